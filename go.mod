@@ -1,0 +1,3 @@
+module github.com/gotenure/tenure
+
+go 1.25.0
