@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gotenure/tenure/driver"
+	"github.com/gotenure/tenure/fence"
+)
+
+const (
+	storeVariable = "TENURE_STORE"
+
+	// requestLimit bounds each request that somebody waits for at a terminal.
+	requestLimit = 10 * time.Second
+)
+
+// A storeKind is what the command knows about a kind of store. Each is entered by a file of its own.
+type storeKind struct {
+	example string // a URL
+	remedy  string // when it cannot be reached
+	open    func(ctx context.Context, url string) (driver.Store, error)
+	create  func(ctx context.Context, url string) error // makes the tables of elections and of the guard
+	schema  func(url string) (string, error)            // the statements that create executes
+
+	// database opens the store's database for its guard; nil: the store has none.
+	database func(ctx context.Context, url string) (*sql.DB, *fence.Guard, error)
+}
+
+var storeKinds = map[string]*storeKind{}
+
+// A location is where the store is, and who said so.
+type location struct {
+	kind   *storeKind
+	scheme string
+	url    string // may hold a password
+	source string
+	file   string // the default store's; empty: the caller has named the store
+}
+
+// prepare makes the directory of the default store.
+func (l *location) prepare() error {
+	if l.file == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(l.file), 0o700); err != nil {
+		return fail(codeUnavailable, "make the directory of the default store: %w: set --store or %s", err, storeVariable)
+	}
+	return nil
+}
+
+// String is the URL without password.
+func (l *location) String() string { return redact(l.url) }
+
+// locate finds out which store is meant. It touches nothing.
+func (o *options) locate() (*location, error) {
+	l := &location{url: o.store, source: "--store"}
+	if l.url == "" {
+		l.url, l.source = os.Getenv(storeVariable), storeVariable
+	}
+	if l.url == "" {
+		file, err := defaultFile()
+		if err != nil {
+			return nil, usage("there is no default store: %w: set --store or %s", err, storeVariable)
+		}
+		l.file, l.source = file, "the default store"
+		l.url = "sqlite:" + (&url.URL{Path: file}).EscapedPath()
+	}
+	scheme, _, ok := strings.Cut(l.url, ":")
+	if !ok {
+		return nil, usage("%s is %q: it has no scheme: use %s", l.source, redact(l.url), knownStores())
+	}
+	l.scheme, l.kind = scheme, storeKinds[scheme]
+	if l.kind == nil {
+		return nil, usage("%s is %q: there is no store of scheme %q: use %s", l.source, redact(l.url), scheme, knownStores())
+	}
+	return l, nil
+}
+
+func knownStores() string {
+	var examples []string
+	for _, scheme := range slices.Sorted(maps.Keys(storeKinds)) {
+		if example := storeKinds[scheme].example; !slices.Contains(examples, example) {
+			examples = append(examples, example)
+		}
+	}
+	return strings.Join(examples, " or ")
+}
+
+// open opens the store that is meant.
+func (o *options) open(ctx context.Context) (driver.Store, *location, error) {
+	l, err := o.locate()
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	if err := l.prepare(); err != nil {
+		return nil, nil, err
+	}
+	store, err := l.kind.open(ctx, l.url)
+	if err != nil {
+		return nil, nil, l.failed("open", err)
+	}
+	return store, l, nil
+}
+
+// failed says which store an error is about and what to do, and keeps passwords out of it. An invalid URL is the caller's mistake.
+func (l *location) failed(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s store %s: %w", doing, l, scrub(err, l.url))
+	classified := storeFailed(err)
+	var exit *exitError
+	if errors.As(classified, &exit) && exit.code == codeUnavailable && l.kind.remedy != "" {
+		exit.err = fmt.Errorf("%w: %s", exit.err, l.kind.remedy)
+	}
+	return classified
+}
+
+// redact returns a store's URL without password.
+func redact(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		scheme, _, ok := strings.Cut(raw, ":")
+		if !ok || strings.ContainsAny(scheme, "@/ ") {
+			return "xxxxx"
+		}
+		return scheme + ":xxxxx"
+	}
+	query := u.Query()
+	changed := false
+	for key := range query {
+		if secret(key) {
+			query.Set(key, "xxxxx")
+			changed = true
+		}
+	}
+	if changed {
+		u.RawQuery = query.Encode()
+	}
+	if u.Scheme == "" && strings.Contains(raw, "password") {
+		return "xxxxx" // a connection string of another form
+	}
+	return u.Redacted()
+}
+
+func secret(key string) bool {
+	key = strings.ToLower(key)
+	return strings.Contains(key, "password") || strings.Contains(key, "secret") || strings.Contains(key, "passfile")
+}
+
+// scrub removes the passwords of a URL from an error's text.
+func scrub(err error, raw string) error {
+	text := err.Error()
+	clean := text
+	for _, word := range secretsIn(raw) {
+		clean = strings.ReplaceAll(clean, word, "xxxxx")
+	}
+	clean = strings.ReplaceAll(clean, raw, redact(raw))
+	if clean == text {
+		return err
+	}
+	return &scrubbed{clean, err}
+}
+
+func secretsIn(raw string) []string {
+	var words []string
+	u, err := url.Parse(raw)
+	if err != nil {
+		// What stands between the first colon after the slashes and the last @ may be one.
+		_, rest, _ := strings.Cut(raw, "://")
+		if at := strings.LastIndexByte(rest, '@'); at > 0 {
+			if _, word, ok := strings.Cut(rest[:at], ":"); ok && word != "" {
+				words = append(words, word)
+			}
+		}
+		return words
+	}
+	if password, ok := u.User.Password(); ok && password != "" {
+		words = append(words, password, url.QueryEscape(password), url.PathEscape(password))
+		if _, written, ok := strings.Cut(u.User.String(), ":"); ok {
+			words = append(words, written)
+		}
+	}
+	for key, values := range u.Query() {
+		for _, v := range values {
+			if secret(key) && v != "" {
+				words = append(words, v, url.QueryEscape(v))
+			}
+		}
+	}
+	return words
+}
+
+type scrubbed struct {
+	text string
+	err  error
+}
+
+func (e *scrubbed) Error() string        { return e.text }
+func (e *scrubbed) Is(target error) bool { return errors.Is(e.err, target) }
+
+// defaultFile is the SQLite file in the user's state directory.
+func defaultFile() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "tenure", "tenure.db"), nil
+	}
+	if runtime.GOOS == "windows" {
+		dir, err := os.UserCacheDir() // %LocalAppData%
+		return filepath.Join(dir, "tenure", "tenure.db"), err
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local", "state", "tenure", "tenure.db"), err
+}
+
+// closeStore closes a store; what it could say by then is of no use to anybody.
+func closeStore(s driver.Store) { _ = s.Close() }
