@@ -6,8 +6,8 @@ import "strings"
 //
 //	UPDATE accounts SET balance = $1 WHERE id = $2 AND <clause>
 //
-// Resource and token are the placeholders (or expressions) by which the caller passes them: "$3", "$4"; on SQLite also "?3", "?4". The
-// condition holds while the token equals the bar, and keeps the bar from rising until the transaction ends. It does not raise the bar: call
+// Resource and token are the placeholders (or expressions) by which the caller passes them: "$3", "$4"; on SQLite "?3", "?4", for there a
+// placeholder with a dollar sign is numbered by where it first stands. The condition holds while the token equals the bar, and keeps the bar from rising until the transaction ends. It does not raise the bar: call
 // [Guard.Raise] once at the start of the term. A stale write affects 0 rows, as does one that finds no row of its own: [Guard.Check]
 // in the same transaction, or Raise, tells the one from the other.
 //
