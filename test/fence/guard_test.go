@@ -193,10 +193,7 @@ func TestClause(t *testing.T) {
 	onEach(t, func(t *testing.T, db *sql.DB, guard *fence.Guard) {
 		execute(t, db, "CREATE TABLE accounts (id int PRIMARY KEY, balance bigint)")
 		execute(t, db, "INSERT INTO accounts VALUES (1, 0)")
-		first, second := "$1", "$2"
-		if guard.CheckSQL() == "" { // in SQLite $2 is a name, numbered by where it first stands
-			first, second = "?1", "?2"
-		}
+		first, second := placeholders(guard)
 		update := func(token int64) int64 {
 			return execute(t, db, "UPDATE accounts SET balance = balance + 1 WHERE id = 1 AND "+guard.Clause(first, second), "accounts", token)
 		}
