@@ -1,0 +1,250 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+)
+
+// Await implements driver.Session. It costs no goroutine, and nothing at the store while it waits with a place in the queue.
+func (n *session) Await(ctx context.Context, election string) error {
+	done, err := n.begin(election)
+	if err != nil {
+		return err
+	}
+	done() // what is held does not change here
+	n.mu.Lock()
+	w := n.waits[election]
+	if w == nil {
+		w = &wait{wake: make(chan struct{}, 1)}
+		n.waits[election] = w
+	}
+	queued := w.place != 0
+	n.mu.Unlock()
+	signal(n.store.stir)
+	if !queued {
+		defer func() {
+			n.mu.Lock()
+			if n.waits[election] == w && w.place == 0 {
+				delete(n.waits, election)
+			}
+			n.mu.Unlock()
+		}()
+		// What happened since Acquire was not heard here.
+		st, err := n.store.get(ctx, election)
+		if err != nil {
+			return err
+		}
+		if !st.Held() || st.Session == n.id {
+			return nil
+		}
+		n.mu.Lock()
+		w.lapses = time.Now().Add(st.remaining)
+		n.mu.Unlock()
+		signal(n.kick)
+	}
+	select {
+	case <-w.wake:
+		return nil
+	case <-n.done:
+		return n.alive()
+	case <-ctx.Done():
+		return fmt.Errorf("%s: wait for election %q: %w", n.store.d.Name, election, ctx.Err())
+	}
+}
+
+// grantLocked notes that this session was made the holder of what it waits for.
+func (n *session) grantLocked(w *wait, token uint64) {
+	w.granted = token
+	n.newest = max(n.newest, int64(token))
+	signal(w.wake)
+}
+
+// heard digests an event.
+func (n *session) heard(e Event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if e.Kind == Asked {
+		if e.Session == n.id {
+			signal(n.changed)
+		}
+		return
+	}
+	if token, held := n.reported[e.Election]; held && e.Session != n.id && e.Token >= token && n.busy[e.Election] == 0 {
+		signal(n.changed) // lost, by somebody else's doing
+	}
+	w := n.waits[e.Election]
+	switch {
+	case w == nil:
+	case e.Session == n.id:
+		n.grantLocked(w, e.Token)
+	case e.Session == "":
+		signal(w.wake)
+	}
+}
+
+// wakeAll wakes the waits for the elections in the first column. The mutex is held.
+func (n *session) wakeAll(rows []Row) {
+	for _, row := range rows {
+		if w := n.waits[text(row[0])]; w != nil {
+			signal(w.wake)
+		}
+	}
+}
+
+// setDue makes the worker look no later than at t. The mutex is held.
+func (n *session) setDue(t time.Time) {
+	if n.due.IsZero() || t.Before(n.due) {
+		n.due = t
+		signal(n.kick)
+	}
+}
+
+// setDueFrom is setDue with the answer to statement due. The mutex is held.
+func (n *session) setDueFrom(rows []Row) {
+	if len(rows) == 1 && rows[0][0] != nil {
+		// A holder that has expired and is still there is being renewed or replaced at this moment.
+		n.setDue(time.Now().Add(max(time.Duration(number(rows[0][0]))*time.Microsecond, 20*time.Millisecond)))
+	}
+}
+
+// work replaces holders that have expired, and frees sessions that nobody waits for, until the session is over.
+func (n *session) work() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		n.mu.Lock()
+		next := n.due
+		for _, w := range n.waits {
+			if w.place == 0 && !w.lapses.IsZero() && (next.IsZero() || w.lapses.Before(next)) {
+				next = w.lapses
+			}
+		}
+		n.mu.Unlock()
+		timer.Stop()
+		if !next.IsZero() {
+			// Clocks tick in steps of their own: a look too early costs a second one.
+			timer.Reset(time.Until(next) + time.Millisecond)
+		}
+		select {
+		case <-n.done:
+			return
+		case <-n.store.ctx.Done():
+			return
+		case <-n.kick:
+		case <-timer.C:
+		}
+		now := time.Now()
+		n.mu.Lock()
+		overdue := n.overdue
+		n.overdue = nil
+		sweep := !n.due.IsZero() && !now.Before(n.due)
+		if sweep {
+			n.due = time.Time{}
+		}
+		for _, w := range n.waits {
+			if w.place == 0 && !w.lapses.IsZero() && !now.Before(w.lapses) {
+				w.lapses = time.Time{}
+				signal(w.wake)
+			}
+		}
+		n.mu.Unlock()
+		if sweep {
+			n.sweep()
+		}
+		for _, id := range overdue {
+			n.withLimit(func(ctx context.Context) error { _, err := n.store.free(ctx, id, false); return err })
+		}
+	}
+}
+
+// sweep replaces the holders that this session waits for and that have expired.
+func (n *session) sweep() {
+	s := n.store
+	err := n.withLimit(func(ctx context.Context) error {
+		answer, err := n.run(ctx, Script{Name: "sweep", ReadOnly: true, Stmts: []Stmt{s.st.overtake.with(n.id)}})
+		if err != nil {
+			return err
+		}
+		for _, row := range answer[0] {
+			if _, err := s.free(ctx, text(row[0]), false); err != nil {
+				return err
+			}
+		}
+		answer, err = n.run(ctx, Script{Name: "sweep", ReadOnly: true, Stmts: []Stmt{s.st.due.with(n.id, n.horizon().Microseconds())}})
+		if err != nil {
+			return err
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.setDueFrom(answer[0])
+		return nil
+	})
+	if err != nil {
+		s.log.Debug("tenure: replacing an expired holder failed, will try again", "store", s.d.Name, "session", n.id, "error", err)
+		n.mu.Lock()
+		n.setDue(time.Now().Add(50*time.Millisecond + rand.N(min(n.ttl/4, time.Second))))
+		n.mu.Unlock()
+	}
+}
+
+// look asks the store what it would have pushed: terms given to this session, and elections that it waits for and nobody holds.
+func (n *session) look(ctx context.Context) error {
+	n.mu.Lock()
+	if len(n.waits) == 0 || n.over != nil {
+		n.mu.Unlock()
+		return nil
+	}
+	var unqueued []string
+	for election, w := range n.waits {
+		if w.place == 0 {
+			unqueued = append(unqueued, election)
+		}
+	}
+	// Tokens are not committed in their order. What this misses the next KeepAlive finds.
+	newest := max(0, n.newest-1000)
+	n.mu.Unlock()
+
+	st := n.store.st
+	script := []Stmt{st.grants.with(n.id, newest), st.vacated.with(n.id)}
+	for _, election := range unqueued {
+		script = append(script, st.get.with(election))
+	}
+	answer, err := n.run(ctx, Script{Name: "look", ReadOnly: true, Stmts: script})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, row := range answer[0] {
+		if w := n.waits[text(row[0])]; w != nil {
+			n.grantLocked(w, uint64(number(row[1])))
+		}
+		n.newest = max(n.newest, number(row[1]))
+	}
+	n.wakeAll(answer[1])
+	for i, election := range unqueued {
+		w := n.waits[election]
+		if w == nil {
+			continue
+		}
+		rows := answer[2+i]
+		if len(rows) == 0 {
+			signal(w.wake)
+			continue
+		}
+		if r, err := n.store.parse(rows[0]); err != nil || !r.Held() || r.Session == n.id {
+			signal(w.wake)
+		}
+	}
+	return nil
+}
+
+// withLimit bounds what the worker asks of the store: it must not hang on one request while another could be answered.
+func (n *session) withLimit(f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(n.store.ctx, max(n.ttl/3, time.Second))
+	defer cancel()
+	return f(ctx)
+}
