@@ -20,6 +20,9 @@ func Main(args []string) int {
 	if len(args) > 1 && args[1] == supervise.GuardianArg {
 		return supervise.Guard(args[2:])
 	}
+	if len(args) == 3 && args[1] == demoMemberArg {
+		return runDemoMember(args[2])
+	}
 	root := newRoot()
 	root.SetArgs(args[1:])
 	ctx, stop := interruptible()
