@@ -28,6 +28,7 @@ type session struct {
 	lapsesAt    time.Time          // when the store forgets the session by itself
 	failures    int                // renewals that failed since the last that succeeded
 	failure     error              // the last of them
+	renewals    int                // sent so far
 	namesake    string             // the last one reported
 }
 
@@ -106,6 +107,9 @@ func (s *session) heartbeat() {
 			ch := make(chan answer, 1)
 			renewing, changed = ch, nil // a change during a renewal is seen by the next
 			go func() {
+				s.mu.Lock()
+				s.renewals++
+				s.mu.Unlock()
 				sent := moments()
 				ctx, cancel := context.WithTimeout(s.ctx, min(cfg.RenewInterval, time.Until(s.deadline.Load().at)))
 				defer cancel()
@@ -140,7 +144,7 @@ func (s *session) renewed(sent moment, grant driver.Grant, err error) time.Durat
 		return m.cfg.RenewInterval
 	}
 	m.emit(Renewed{Meta: s.meta(), Took: time.Since(sent.now), Deadline: s.deadline.Load().at})
-	s.reconcile(sent.now, grant)
+	s.reconcile(grant)
 	return spread(m.cfg.RenewInterval)
 }
 
@@ -155,12 +159,12 @@ func (s *session) extend(sent moment, ttl time.Duration) bool {
 }
 
 // reconcile makes this side agree with what the store says that the session holds.
-func (s *session) reconcile(sent time.Time, grant driver.Grant) {
+func (s *session) reconcile(grant driver.Grant) {
 	m := s.m
 	s.mu.Lock()
 	if grant.Holds != nil {
 		for election, t := range s.terms {
-			if grant.Holds[election] != t.token && t.started.Before(sent) {
+			if grant.Holds[election] != t.token && t.renewals < s.renewals {
 				s.endLocked(t, s.lost(t, errOverwrote))
 				delete(s.outstanding, t) // closing the session can free nothing of it
 			}
@@ -217,6 +221,7 @@ func (s *session) adopt(ctx context.Context, st *stand, token uint64, c candidac
 	if s.ctx.Err() != nil {
 		return nil, context.Cause(s.ctx)
 	}
+	t.renewals = s.renewals
 	s.terms[st.election] = t
 	s.outstanding[t] = struct{}{}
 	s.m.began(st, t)

@@ -27,6 +27,7 @@ type Term struct {
 	endedAt  time.Time // zero: it has not ended
 	overrun  *time.Timer
 	finished bool // the work is known to have returned
+	renewals int  // those that the session had sent before the term began: what they say of it is too old
 }
 
 // Election returns the name of the election.
