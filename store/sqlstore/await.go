@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
 )
 
 // Await implements driver.Session. It costs no goroutine, and nothing at the store while it waits with a place in the queue.
@@ -197,12 +196,7 @@ func (n *session) look(ctx context.Context) error {
 		n.mu.Unlock()
 		return nil
 	}
-	var unqueued []string
-	for election, w := range n.waits {
-		if w.place == 0 {
-			unqueued = append(unqueued, election)
-		}
-	}
+	unqueued := n.unqueuedLocked()
 	// Tokens are not committed in their order. What this misses the next KeepAlive finds.
 	newest := max(0, n.newest-1000)
 	n.mu.Unlock()
@@ -225,21 +219,38 @@ func (n *session) look(ctx context.Context) error {
 		n.newest = max(n.newest, number(row[1]))
 	}
 	n.wakeAll(answer[1])
+	n.wakeUnqueued(unqueued, answer[2:])
+	return nil
+}
+
+// unqueuedMax bounds what waits without a place in the queue add to a request. Maps are iterated at random: each has its turn.
+const unqueuedMax = 64
+
+// unqueuedLocked returns elections that are waited for without a place in the queue, which the statements on waiters do not see. The mutex is held.
+func (n *session) unqueuedLocked() []string {
+	var unqueued []string
+	for election, w := range n.waits {
+		if w.place == 0 && len(unqueued) < unqueuedMax {
+			unqueued = append(unqueued, election)
+		}
+	}
+	return unqueued
+}
+
+// wakeUnqueued wakes the waits of elections that nobody holds by the answers to statement get. The mutex is held.
+func (n *session) wakeUnqueued(unqueued []string, answer [][]Row) {
 	for i, election := range unqueued {
 		w := n.waits[election]
 		if w == nil {
 			continue
 		}
-		rows := answer[2+i]
-		if len(rows) == 0 {
-			signal(w.wake)
-			continue
+		if rows := answer[i]; len(rows) > 0 {
+			if st, err := n.store.parse(rows[0]); err == nil && st.Held() && st.Session != n.id {
+				continue
+			}
 		}
-		if r, err := n.store.parse(rows[0]); err != nil || !r.Held() || r.Session == n.id {
-			signal(w.wake)
-		}
+		signal(w.wake)
 	}
-	return nil
 }
 
 // withLimit bounds what the worker asks of the store: it must not hang on one request while another could be answered.

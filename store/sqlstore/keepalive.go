@@ -31,6 +31,7 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 		n.touched[election] = true
 	}
 	waiting := len(n.waits) > 0
+	unqueued := n.unqueuedLocked()
 	n.mu.Unlock()
 	defer func() {
 		n.mu.Lock()
@@ -41,6 +42,9 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 	script := []Stmt{st.renew.with(n.id), st.holds.with(n.id), st.places.with(n.id), st.namesake.with(n.id, n.member), st.overdue.with(grace.Microseconds())}
 	if waiting {
 		script = append(script, st.due.with(n.id, n.horizon().Microseconds()), st.vacated.with(n.id))
+	}
+	for _, election := range unqueued {
+		script = append(script, st.get.with(election))
 	}
 	answer, err := n.run(ctx, Script{Name: "renew", Urgent: true, Stmts: script})
 	if err != nil {
@@ -66,6 +70,7 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 	if waiting {
 		n.setDueFrom(answer[5])
 		n.wakeAll(answer[6])
+		n.wakeUnqueued(unqueued, answer[7:])
 	}
 	asked := number(answer[1][0][2]) != 0
 	expected := n.expects(answer[1][0], answer[2][0])
