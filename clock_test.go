@@ -26,7 +26,7 @@ func TestDeadlineCountsSleep(t *testing.T) {
 		{name: "no boot clock, slept past it", mono: left, wall: -1, noBoot: true, want: true},
 		{name: "no boot clock, wall clock set back", mono: left, wall: time.Hour, noBoot: true},
 	} {
-		now := time.Hour
+		now := 10 * time.Hour
 		d := &deadline{boot: now + c.boot}
 		if c.noBoot {
 			d.boot = 0
