@@ -114,7 +114,8 @@ func (m *Member) standWith(ctx context.Context, s *session, st *stand, c *candid
 			if !c.wait {
 				return nil, &HeldError{Leadership: leadershipOf(rec)}
 			}
-			if err = s.ds.Await(ctx, st.election); err == nil {
+			_, err = call(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.ds.Await(ctx, st.election) }, nil)
+			if err == nil {
 				continue
 			}
 		}

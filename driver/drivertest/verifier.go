@@ -85,6 +85,7 @@ type Verifier struct {
 	elections map[string][]*span        // ordered by token
 	live      map[string]map[*span]bool // those that have not ended, by session
 	robbed    map[string]bool           // sessions
+	early     map[Event]bool            // terms that were robbed before their holder heard of them: election, session and token
 	accepted  map[string]Event          // the newest that the guard has let through
 	told      map[[2]*span]bool         // pairs that were found at fault
 	faults    []fault
@@ -123,6 +124,7 @@ func (v *Verifier) Record(e Event) {
 		v.live = make(map[string]map[*span]bool)
 		v.told = make(map[[2]*span]bool)
 		v.robbed = make(map[string]bool)
+		v.early = make(map[Event]bool)
 		v.accepted = make(map[string]Event)
 	}
 	v.count++
@@ -154,6 +156,9 @@ func (v *Verifier) Record(e Event) {
 	}
 	s := v.find(e)
 	if s == nil {
+		if e.Kind == Robbed {
+			v.early[Event{Election: e.Election, Session: e.Session, Token: e.Token}] = true
+		}
 		if e.Kind != Robbed && e.Kind != Released { // which may concern a term that its caller never heard of
 			v.fail(e, nil, "%s without a start", e.Kind)
 		}
@@ -222,7 +227,7 @@ func (v *Verifier) started(e Event) {
 	if e.Deadline.IsZero() {
 		v.fail(e, nil, "a term without a deadline")
 	}
-	s := &span{Event: e, deadline: e.Deadline}
+	s := &span{Event: e, deadline: e.Deadline, robbed: v.early[Event{Election: e.Election, Session: e.Session, Token: e.Token}]}
 	v.elections[e.Election] = slices.Insert(terms, i, s)
 	if v.live[e.Session] == nil {
 		v.live[e.Session] = make(map[*span]bool)
