@@ -12,7 +12,6 @@
 //	TENURE_TEST_POSTGRES       the URL of a PostgreSQL server for its superuser, password included
 //	TENURE_TEST_PGBOUNCER      the URL of the same database by way of PgBouncer in transaction mode
 //	TENURE_TEST_POSTGRES_BIN   the directory of PostgreSQL's programs, for tests that start a server of their own to crash it
-//	TENURE_TEST_REQUIRE        1: a test that would be skipped fails, because nothing is missing
 package main
 
 import (
