@@ -4,6 +4,8 @@ GO      ?= go
 # "work" is every package of every module of go.work.
 ALL     := work
 TIMEOUT ?= 20m
+# TESTFLAGS go to go test as they are: make test TESTFLAGS='-run Handover -count=3'
+TESTFLAGS ?=
 LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .PHONY: help demo test test-short race bench lint fmt tidy check
@@ -14,8 +16,8 @@ help: ## Show this text
 demo: ## Run the main job on a temporary SQLite file: three processes, one killed, one paused, one stale write refused
 	$(GO) run ./cmd/tenure demo
 
-test: ## Run all tests, against real servers, which are installed and started on free loopback ports; a skipped store fails
-	$(GO) run ./dev/servers -- $(GO) test -p 2 -timeout $(TIMEOUT) $(ALL)
+test: ## Run all tests, against real servers, which are installed and started on free loopback ports; a skipped test fails
+	$(GO) run ./dev/servers -- $(GO) run ./dev/gotest -p 2 -timeout $(TIMEOUT) $(TESTFLAGS) $(ALL)
 
 test-short: ## Run the tests that need Go alone, on any system
 	$(GO) test -short -timeout $(TIMEOUT) $(ALL)
