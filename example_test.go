@@ -87,6 +87,7 @@ func ExampleMember_Campaign_latch() {
 // A leader selector with autoRequeue, as Curator has it: take leadership, work, give it to the next, and queue again.
 func ExampleMember_Lead_selector() {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	store := memory.New()
 	defer store.Close()
 	member, _ := tenure.Join(ctx, store, tenure.Config{ID: "a"})
@@ -112,6 +113,7 @@ func ExampleMember_Lead_callbacks() {
 	onNewLeader := func(id string) { fmt.Println("new leader:", id) }
 
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	store := memory.New()
 	defer store.Close()
 	member, _ := tenure.Join(ctx, store, tenure.Config{ID: "a"})
