@@ -1,8 +1,10 @@
 package postgres
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -20,8 +22,20 @@ func dialect(schema string) sqlstore.Dialect {
 		Now:      now,
 		Token:    func(string) string { return "nextval(" + literal(qualified(schema, "token")) + ")" },
 		RowLocks: true,
+		Gate: func(election string) string { // with the key of package fence
+			return "(SELECT pg_advisory_xact_lock(hashtextextended(" + election + ", hashtextextended(" + literal(qualified(schema, "elections")) + ", 0)))) IS NOT NULL"
+		},
 		Notify: func(kind sqlstore.Kind, election, session, token string) string {
-			return "pg_notify(" + literal(channel(schema)) + ", '" + string(kind) + " ' || coalesce(" + session + ", '') || ' ' || " + token + " || ' ' || " + election + ")"
+			payload := "'" + string(kind) + " ' || coalesce(" + session + ", '') || ' ' || " + token + " || ' ' || " + election
+			holder := "CASE WHEN " + session + " IS NOT NULL THEN pg_notify(" + literal(channel(schema)+".") + " || left(" + session + ", " + strconv.Itoa(prefixLen) + "), " + payload + ") END"
+			all := "pg_notify(" + literal(channel(schema)) + ", " + payload + ")"
+			switch kind {
+			case sqlstore.Given:
+				return holder + " IS NULL, " + all + " IS NULL"
+			case sqlstore.Asked:
+				return holder + " IS NULL"
+			}
+			return all + " IS NULL"
 		},
 		Text:   `text COLLATE "C"`,
 		Bytes:  "bytea",
@@ -29,12 +43,19 @@ func dialect(schema string) sqlstore.Dialect {
 	}
 }
 
-// channel returns the name of the channel of notifications, which is the database's. It has at most 63 bytes.
+// prefixLen is the length of what a store's session IDs begin with. Its channel ends with it.
+const prefixLen = 12
+
+// newPrefix returns a prefix that no other store has.
+func newPrefix() string { return rand.Text()[:prefixLen-1] + "." }
+
+// channel returns the name of the channel on which all changes of holders are notified. With a dot and a store's prefix it is that store's own: what concerns
+// its sessions. So a handover wakes one process, and those who watch. Names have at most 63 bytes, and are the database's, not the schema's.
 func channel(schema string) string {
 	if schema == DefaultSchema {
 		return "tenure"
 	}
-	if name := "tenure." + schema; len(name) <= 63 {
+	if name := "tenure." + schema; len(name)+1+prefixLen <= 63 {
 		return name
 	}
 	sum := sha256.Sum256([]byte(schema))

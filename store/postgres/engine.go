@@ -34,8 +34,10 @@ const (
 	lastCommits = `SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'`
 	commit      = `COMMIT`
 
+	// All statements find their few rows by index, whatever the parameters, so a plan can be made once.
 	settings = `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
-SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
+SET plan_cache_mode = force_generic_plan`
 )
 
 // Run implements sqlstore.Engine.
@@ -58,7 +60,19 @@ func (e *engine) run(ctx context.Context, script sqlstore.Script) ([][]sqlstore.
 	}
 	defer conn.Release()
 
-	wrap := e.begin && !script.ReadOnly
+	return pipeline(ctx, conn.Conn(), script, e.begin && !script.ReadOnly)
+}
+
+// pipeline runs a script on a connection; wrap puts it between BEGIN and COMMIT.
+func pipeline(ctx context.Context, conn *pgx.Conn, script sqlstore.Script, wrap bool) ([][]sqlstore.Row, error) {
+	if script.ReadOnly && len(script.Stmts) == 1 {
+		rows, err := conn.Query(ctx, script.Stmts[0].SQL, script.Stmts[0].Args...)
+		if err != nil {
+			return nil, err
+		}
+		first, err := values(rows)
+		return [][]sqlstore.Row{first}, err
+	}
 	var batch pgx.Batch
 	if wrap {
 		batch.Queue(begin)
@@ -93,15 +107,7 @@ func collect(results pgx.BatchResults, script sqlstore.Script, wrap bool) ([][]s
 		if err != nil {
 			return nil, err
 		}
-		for rows.Next() {
-			row, err := rows.Values()
-			if err != nil {
-				rows.Close()
-				return nil, err
-			}
-			answer[i] = append(answer[i], row)
-		}
-		if err := rows.Err(); err != nil {
+		if answer[i], err = values(rows); err != nil {
 			return nil, err
 		}
 	}
@@ -115,6 +121,19 @@ func collect(results pgx.BatchResults, script sqlstore.Script, wrap bool) ([][]s
 		}
 	}
 	return answer, nil
+}
+
+func values(rows pgx.Rows) ([]sqlstore.Row, error) {
+	defer rows.Close()
+	var all []sqlstore.Row
+	for rows.Next() {
+		row, err := rows.Values()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, row)
+	}
+	return all, rows.Err()
 }
 
 // Close implements sqlstore.Engine.
@@ -156,12 +175,27 @@ func (e *engine) pools(ctx context.Context, config *pgxpool.Config) error {
 			return err
 		}
 	}
+	urgent := base.Copy()
+	urgent.MaxConns = urgentConns
+	if !e.begin {
+		configured := base.AfterConnect
+		base.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			if err := configured(ctx, conn); err != nil {
+				return err
+			}
+			for _, script := range sqlstore.Rehearsal(dialect(e.schema)) {
+				if _, err := pipeline(ctx, conn, script, false); err != nil {
+					return nil // whoever needs the connection hears of it
+				}
+			}
+			return nil
+		}
+		base.MinConns = 1 // a handover must not wait for a connection to be made
+	}
 	var err error
 	if e.general, err = pgxpool.NewWithConfig(ctx, base); err != nil {
 		return err
 	}
-	urgent := base.Copy()
-	urgent.MaxConns = urgentConns
 	if e.urgent, err = pgxpool.NewWithConfig(ctx, urgent); err != nil {
 		e.general.Close()
 	}

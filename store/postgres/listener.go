@@ -34,7 +34,8 @@ var errPooler = errors.New("notifications do not arrive: a pooler in transaction
 // A listener hears the notifications of one schema on a connection of its own, and replaces the connection when it is dead.
 type listener struct {
 	connect  func(ctx context.Context) (*pgx.Conn, error)
-	channel  string
+	channel  string // of all changes
+	own      string // of what concerns this store
 	pushing  func(bool)
 	heard    func(sqlstore.Event)
 	log      *slog.Logger
@@ -46,6 +47,7 @@ type listener struct {
 	requests  []request          // to be done on the connection, by its owner
 	epoch     int                // counts connections; 0: there is none yet
 	connected bool
+	attending bool // channel is to be listened to
 }
 
 // A request is a statement to run on the listener's connection.
@@ -151,7 +153,7 @@ func (l *listener) receive(ctx context.Context, conn *pgx.Conn) error {
 		cancel()
 		switch {
 		case err == nil:
-			if e, ok := parseEvent(n.Payload); ok && n.Channel == l.channel {
+			if e, ok := parseEvent(n.Payload); ok && (n.Channel == l.own || n.Channel == l.channel) {
 				l.heard(e)
 			}
 			continue
@@ -204,6 +206,19 @@ func (l *listener) do(ctx context.Context, sql string, args ...any) (int, error)
 	}
 }
 
+// attend listens to all changes from its return on.
+func (l *listener) attend(ctx context.Context) error {
+	l.mu.Lock()
+	attending := l.attending && l.connected
+	l.attending = true // for the connections to come too
+	l.mu.Unlock()
+	if attending {
+		return nil
+	}
+	_, err := l.do(ctx, "LISTEN "+quoted(l.channel))
+	return err
+}
+
 // has reports whether the connection with that number is still the one in use.
 func (l *listener) has(epoch int) bool {
 	l.mu.Lock()
@@ -213,7 +228,13 @@ func (l *listener) has(epoch int) bool {
 
 // listen makes a connection listen, and makes sure that something is heard on it. errPooler: nothing is.
 func (l *listener) listen(ctx context.Context, conn *pgx.Conn) error {
-	if err := plain(ctx, conn, "LISTEN "+quoted(l.channel)); err != nil {
+	sql := "LISTEN " + quoted(l.own)
+	l.mu.Lock()
+	if l.attending {
+		sql += "; LISTEN " + quoted(l.channel)
+	}
+	l.mu.Unlock()
+	if err := plain(ctx, conn, sql); err != nil {
 		return err
 	}
 	pid, direct, err := backend(ctx, conn)
@@ -228,7 +249,7 @@ func (l *listener) listen(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	defer hangUp(other)
-	if err := plain(ctx, other, "NOTIFY "+quoted(l.channel)+", "+literal(nonce)); err != nil {
+	if err := plain(ctx, other, "NOTIFY "+quoted(l.own)+", "+literal(nonce)); err != nil {
 		return err
 	}
 	wait, cancel := context.WithTimeout(ctx, time.Second)
@@ -279,7 +300,7 @@ func parseEvent(payload string) (sqlstore.Event, bool) {
 	}
 	token, err := strconv.ParseUint(f[2], 10, 63)
 	kind := sqlstore.Kind(f[0][0])
-	if err != nil || kind != sqlstore.Moved && kind != sqlstore.Asked {
+	if err != nil || kind != sqlstore.Taken && kind != sqlstore.Given && kind != sqlstore.Asked {
 		return sqlstore.Event{}, false
 	}
 	return sqlstore.Event{Kind: kind, Session: f[1], Token: token, Election: f[3]}, true

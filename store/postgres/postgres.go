@@ -120,7 +120,8 @@ func open(ctx context.Context, config *pgxpool.Config, opts Options, secrets []s
 		log = slog.New(slog.DiscardHandler)
 	}
 	e := &engine{schema: opts.Schema, role: config.ConnConfig.User, secrets: secrets}
-	l := &listener{channel: channel(opts.Schema), log: log, connect: func(ctx context.Context) (*pgx.Conn, error) {
+	prefix := newPrefix()
+	l := &listener{channel: channel(opts.Schema), own: channel(opts.Schema) + "." + prefix, log: log, connect: func(ctx context.Context) (*pgx.Conn, error) {
 		conn, err := dial(ctx, config)
 		return conn, redact(err, secrets)
 	}}
@@ -140,8 +141,9 @@ func open(ctx context.Context, config *pgxpool.Config, opts Options, secrets []s
 	}
 	d := dialect(opts.Schema)
 	d.Poll = opts.Poll
-	s := &Store{sqlstore.New(e, d, sqlstore.Options{
-		Info: info(opts, !e.begin),
+	options := sqlstore.Options{
+		Info:   info(opts, !e.begin),
+		Prefix: prefix,
 		Prepare: func(ctx context.Context) error {
 			conn, err := dial(ctx, config)
 			if err != nil {
@@ -151,7 +153,11 @@ func open(ctx context.Context, config *pgxpool.Config, opts Options, secrets []s
 			return redact(prepare(ctx, conn, opts.Schema, !opts.NoCreate), secrets)
 		},
 		Logger: log,
-	})}
+	}
+	if !e.begin {
+		options.Attend = l.attend
+	}
+	s := &Store{sqlstore.New(e, d, options)}
 	if !e.begin {
 		listening = true
 		l.pushing, l.heard = s.Pushing, s.Heard

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/gotenure/tenure/driver"
+	"github.com/gotenure/tenure/internal/testserver"
 	"github.com/gotenure/tenure/store/postgres"
 )
 
@@ -21,11 +21,7 @@ const patience = 30 * time.Second
 // adminURL returns the URL of a superuser of a running server.
 func adminURL(t testing.TB) string {
 	t.Helper()
-	u := os.Getenv("TENURE_TEST_POSTGRES")
-	if u == "" {
-		t.Skip("TENURE_TEST_POSTGRES is not set: it names a running PostgreSQL by an administrator's URL; make test starts one")
-	}
-	return u
+	return testserver.PostgresURL(t)
 }
 
 // with returns the URL with parameters set, given as name, value pairs; the names user, password, host and database change these parts.

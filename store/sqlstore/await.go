@@ -31,6 +31,7 @@ func (n *session) Await(ctx context.Context, election string) error {
 			}
 			n.mu.Unlock()
 		}()
+		n.store.attend(ctx)
 		// What happened since Acquire was not heard here.
 		st, err := n.store.get(ctx, election)
 		if err != nil {

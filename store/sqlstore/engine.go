@@ -77,9 +77,14 @@ type Dialect struct {
 	// RowLocks says that the database has writers side by side, and FOR UPDATE, FOR KEY SHARE and SKIP LOCKED. Else one script at a time writes.
 	RowLocks bool
 
-	// Notify is an expression that sends a notification when the transaction commits, given expressions of the election's name, of the holder's session (null: vacant) and of
-	// the token. Nil: the database cannot push. A database with Notify has data-modifying common table
-	// expressions: WITH changed AS (UPDATE … RETURNING …) SELECT ….
+	// Gate is a condition that is true and that queues up, in order, behind what package fence has open for the election's current term. Row locks
+	// do not: those that can be shared overtake the others. Nil: there is nothing to queue behind.
+	Gate func(election string) string
+
+	// Notify is an expression that sends notifications when the transaction commits, given expressions of the election's name, of the holder's session (null:
+	// vacant) and of the token. What is Given or Asked concerns the process that opened the session, which its ID tells (see Options.Prefix);
+	// what is Given or Taken concerns those who watch. Its value is of no account. Nil: the database cannot push. A database with Notify has data-modifying
+	// common table expressions: WITH changed AS (UPDATE … RETURNING …) SELECT ….
 	Notify func(kind Kind, election, session, token string) string
 
 	// Poll is how often to look for changes while something waits and the database does not push: every Poll when the Engine is a Changer, else every Poll
@@ -100,7 +105,8 @@ type Dialect struct {
 type Kind byte
 
 const (
-	Moved Kind = 'm' // the election has another holder, none, or another value
+	Taken Kind = 't' // a session has taken the election, or published a value
+	Given Kind = 'g' // the election was handed to a session that waits, or has become vacant
 	Asked Kind = 'a' // the holder is asked to resign
 )
 

@@ -163,11 +163,11 @@ func (n *session) Acquire(ctx context.Context, bid driver.Bid) (driver.Record, e
 
 	if granted {
 		// This session was told that it is the holder now. Proof of it needs no commit, and no value to publish: it came with the place.
-		answer, err := n.run(ctx, Script{Name: "acquire", ReadOnly: true, Stmts: []Stmt{n.store.st.read.with(bid.Election, n.id)}})
+		answer, err := n.run(ctx, Script{Name: "acquire", ReadOnly: true, Stmts: []Stmt{n.store.st.get.with(bid.Election)}})
 		if err != nil {
 			return driver.Record{}, err
 		}
-		if len(answer[0]) == 1 && number(answer[0][0][9]) == 1 {
+		if len(answer[0]) == 1 {
 			st, err := n.store.parse(answer[0][0])
 			if err == nil && st.Session == n.id && string(st.Value) == string(bid.Value) {
 				return n.won(st), nil
@@ -249,7 +249,7 @@ func (n *session) refused(st state, row Row) (driver.Record, error) {
 		if w.granted <= st.Token {
 			w.granted, w.seen = 0, 0
 		}
-		if w.place != 0 && number(row[10]) == 1 && st.remaining <= n.horizon() {
+		if w.place != 0 && number(row[9]) == 1 && st.remaining <= n.horizon() {
 			n.setDue(time.Now().Add(st.remaining))
 		}
 	}

@@ -25,9 +25,9 @@ type statements struct {
 	take    []query
 	drop    query // election, session
 	enqueue query // election, session, value
-	read    query // election, session -> see scanRecord, then place, whether the session lives, whether it is first in line
-	get     query // election -> see scanRecord
-	list    query // after, prefix, limit -> see scanRecord
+	read    query // election, session -> see parse, then place, whether it is first in line
+	get     query // election -> see parse
+	list    query // after, prefix, limit -> see parse
 	listTo  query // the same with an upper bound as the fourth
 
 	find     query   // election, session -> token, place
@@ -47,7 +47,7 @@ type statements struct {
 	ask     []query
 }
 
-// sound is the condition that a record is one this package could have written. It is the same as in scanRecord.
+// sound is the condition that a record is one this package could have written. It is the same as in parse.
 const sound = `(e.session IS NULL AND e.member = '' AND e.token >= 0 OR e.session <> '' AND e.member <> '' AND e.token > 0)`
 
 const record = `e.name, e.token, e.session, e.member, e.value, e.acquired_at, s.expires_at, {now}`
@@ -81,8 +81,8 @@ UNION ALL SELECT 2, election, seq, 0 FROM {waiters} WHERE session = $1`),
 
 		live:   x(`SELECT 1 FROM {sessions} AS s WHERE s.id = $1 AND s.expires_at > {now}{FOR KEY SHARE OF s}`),
 		create: x(`INSERT INTO {elections} (name, token) SELECT CAST($1 AS text), 0 FROM {sessions} WHERE id = $2 AND expires_at > {now} ON CONFLICT (name) DO NOTHING`),
-		lock:   x(`SELECT 1 FROM {elections} AS e WHERE e.name = $1{FOR UPDATE OF e}`),
-		take: changing(d, Moved, "", (`UPDATE {elections} AS e SET session = $2, member = $3, value = $4,
+		lock:   x(`SELECT 1 FROM {elections} AS e WHERE e.name = $1{gate $1}{FOR UPDATE OF e}`),
+		take: changing(d, Taken, "", (`UPDATE {elections} AS e SET session = $2, member = $3, value = $4,
   token = CASE WHEN e.session = $2 THEN e.token ELSE {token 1} END,
   acquired_at = CASE WHEN e.session = $2 THEN e.acquired_at ELSE {now} END,
   asked = CASE WHEN e.session = $2 THEN e.asked ELSE 0 END
@@ -94,7 +94,6 @@ SELECT e.name, m.id, m.member, CAST($3 AS {bytes}) FROM {elections} AS e JOIN {s
 WHERE e.name = $1 AND e.session <> $2 AND ` + sound + `
 ON CONFLICT (election, session) DO UPDATE SET value = excluded.value WHERE w.value IS DISTINCT FROM excluded.value`),
 		read: x(`SELECT ` + record + `, coalesce(w.seq, 0),
-  CASE WHEN EXISTS (SELECT 1 FROM {sessions} AS m WHERE m.id = $2 AND m.expires_at > {now}) THEN 1 ELSE 0 END,
   CASE WHEN EXISTS (SELECT 1 FROM {waiters} AS f JOIN {sessions} AS fs ON fs.id = f.session
     WHERE f.election = e.name AND f.seq < w.seq AND fs.expires_at > s.expires_at) THEN 0 ELSE 1 END
 FROM {elections} AS e LEFT JOIN {sessions} AS s ON s.id = e.session LEFT JOIN {waiters} AS w ON w.election = e.name AND w.session = $2
@@ -108,8 +107,8 @@ WHERE e.name > $1 AND e.name >= $2 AND e.name < $4 ORDER BY e.name LIMIT $3`),
 		find: x(`SELECT coalesce((SELECT token FROM {elections} WHERE name = $1 AND session = $2), 0),
   coalesce((SELECT seq FROM {waiters} WHERE election = $1 AND session = $2), 0)`),
 		leave:    x(`DELETE FROM {waiters} WHERE election = $1 AND session = $2 AND seq = $3 RETURNING seq`),
-		lockTerm: x(`SELECT 1 FROM {elections} AS e WHERE e.name = $1 AND e.session = $2 AND e.token = $3{FOR UPDATE OF e}`),
-		transfer: changing(d, Moved,
+		lockTerm: x(`SELECT 1 FROM {elections} AS e WHERE e.name = $1 AND e.session = $2 AND e.token = $3{gate $1}{FOR UPDATE OF e}`),
+		transfer: changing(d, Given,
 			(`next AS (SELECT w.election, w.seq, w.session, w.member, w.value, 1 AS rank
   FROM {elections} AS h JOIN {waiters} AS w ON w.election = h.name JOIN {sessions} AS s ON s.id = w.session
   WHERE h.name = $1 AND h.session = $2 AND h.token = $3 AND w.session <> $2 AND s.expires_at > {now}
@@ -124,7 +123,7 @@ WHERE e.name = n.election`),
 		lapsed:  x(`DELETE FROM {sessions} WHERE id IN (SELECT s.id FROM {sessions} AS s WHERE s.id = $1 AND s.expires_at <= {now}{FOR UPDATE OF s SKIP LOCKED}) RETURNING id`),
 		close:   x(`DELETE FROM {sessions} WHERE id = $1 RETURNING id`),
 		lockAll: x(`SELECT count(*) FROM (SELECT 1 FROM {elections} AS e WHERE e.session = $1 AND NOT EXISTS (SELECT 1 FROM {sessions} WHERE id = $1) ORDER BY e.name{FOR UPDATE OF e}) AS locked`),
-		inherit: changing(d, Moved,
+		inherit: changing(d, Given,
 			(`heirs AS (SELECT s.id FROM {sessions} AS s WHERE s.expires_at > {now} AND NOT EXISTS (SELECT 1 FROM {sessions} WHERE id = $1)
   AND s.id IN (SELECT w.session FROM {elections} AS h JOIN {waiters} AS w ON w.election = h.name WHERE h.session = $1){FOR KEY SHARE OF s SKIP LOCKED}),
 next AS (SELECT l.election, l.seq, l.session, l.member, l.value, row_number() OVER (ORDER BY l.election) AS rank
@@ -144,7 +143,7 @@ JOIN {waiters} AS w ON w.election = e.name AND w.session = $1 WHERE s.expires_at
 		grants: x(`SELECT name, token FROM {elections} WHERE session = $1 AND token > $2`),
 		vacated: x(`SELECT w.election FROM {waiters} AS w LEFT JOIN {elections} AS e ON e.name = w.election LEFT JOIN {sessions} AS s ON s.id = e.session
 WHERE w.session = $1 AND s.id IS NULL LIMIT 1000`),
-		ask: changing(d, Asked, "", (`UPDATE {elections} AS e SET asked = 1 WHERE e.name = $1 AND e.token = $2 AND ` + sound + `
+		ask: changing(d, Asked, "", (`UPDATE {elections} AS e SET asked = 1 WHERE e.name = $1 AND e.token = $2{gate $1} AND ` + sound + `
   AND EXISTS (SELECT 1 FROM {sessions} AS s WHERE s.id = e.session AND s.expires_at > {now})`), "", ""),
 	}
 	return st
@@ -158,7 +157,7 @@ func changing(d Dialect, kind Kind, with, update, spent, swept string) []query {
 			update = "WITH " + with + "\n" + update
 		}
 		list := []query{newQuery(d, update+"\nRETURNING name, session, token")}
-		if d.AfterToken != "" && kind == Moved {
+		if d.AfterToken != "" && kind != Asked {
 			list = append(list, query{d.AfterToken, 0})
 		}
 		if swept != "" {
@@ -173,7 +172,7 @@ func changing(d Dialect, kind Kind, with, update, spent, swept string) []query {
 		spent = ",\nspent AS (" + spent + ")"
 	}
 	return []query{newQuery(d, "WITH "+with+"changed AS ("+update+"\nRETURNING e.name, e.session, e.token)"+spent+
-		"\nSELECT name, session, token, CASE WHEN "+d.Notify(kind, "name", "session", "token")+" IS NULL THEN 0 ELSE 1 END FROM changed")}
+		"\nSELECT name, session, token, "+d.Notify(kind, "name", "session", "token")+" FROM changed")}
 }
 
 // A query is a statement's text.
@@ -205,6 +204,7 @@ func newQuery(d Dialect, text string) query {
 
 var (
 	tokenMark     = regexp.MustCompile(`\{token ([^}]*)\}`)
+	gateMark      = regexp.MustCompile(`\{gate ([^}]*)\}`)
 	lockMark      = regexp.MustCompile(`\{(FOR [^}]*)\}`)
 	parameterMark = regexp.MustCompile(`\$(\d+)`)
 )
@@ -212,6 +212,12 @@ var (
 // expand fills in what is in braces, and writes parameters as the dialect does.
 func expand(d Dialect, text string) string {
 	text = tokenMark.ReplaceAllStringFunc(text, func(m string) string { return d.Token(tokenMark.FindStringSubmatch(m)[1]) })
+	text = gateMark.ReplaceAllStringFunc(text, func(m string) string {
+		if d.Gate == nil {
+			return ""
+		}
+		return " AND " + d.Gate(gateMark.FindStringSubmatch(m)[1])
+	})
 	text = lockMark.ReplaceAllStringFunc(text, func(m string) string {
 		if !d.RowLocks {
 			return ""

@@ -33,8 +33,14 @@ type Options struct {
 	// Prepare creates the tables, or returns an error that says what is missing. A session's opening calls it when it finds no tables. Nil: they are not created.
 	Prepare func(ctx context.Context) error
 
-	// Watch is what sessions are to watch besides their row, for connection-bound mode. Nil: nothing.
-	Bound Bound
+	// Prefix is what the IDs of this store's sessions begin with, for Notify to address this process. It may be empty.
+	Prefix string
+
+	// Attend makes the notifications of all elections heard from its return on, not only those for this process's sessions. It is called when somebody begins to
+	// watch or to wait beside the queue. Nil: all are heard anyway, or none. An error means that they are not heard at present.
+	Attend func(ctx context.Context) error
+
+	Bound Bound // for connection-bound mode; nil: none
 
 	Logger *slog.Logger // nil: silent
 }
@@ -102,7 +108,7 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 	if ttl < MinTTL || ttl > MaxTTL {
 		return nil, fmt.Errorf("%w: TTL %v is outside the bounds of store %s: choose one from %v to %v", driver.ErrInvalid, ttl, s.d.Name, MinTTL, MaxTTL)
 	}
-	id := rand.Text()
+	id := s.opts.Prefix + rand.Text()
 	if s.opts.Bound != nil {
 		if err := s.opts.Bound.Tie(ctx, id); err != nil {
 			return nil, fmt.Errorf("%s: tie a session to the connection: %w", s.d.Name, err)
@@ -308,9 +314,19 @@ func (s *Store) free(ctx context.Context, session string, always bool) (bool, er
 	return len(answer[0]) > 0, nil
 }
 
+// Rehearsal returns scripts that change nothing, for they name a session that does not exist, but have the texts of those that a handover consists of. An engine
+// may run them on a new connection, so that the database has planned them by the time a handover waits for it.
+func Rehearsal(d Dialect) []Script {
+	st := newStatements(d)
+	return []Script{
+		{Name: "rehearse", Stmts: append([]Stmt{st.lockTerm.with("", "", int64(0))}, all(st.transfer, "", "", int64(0))...)},
+		{Name: "rehearse", ReadOnly: true, Stmts: []Stmt{st.get.with("")}},
+	}
+}
+
 // moved tells those of this process who wait what a script has changed: faster than a notification, and the only way where there is none.
 func (s *Store) moved(rows []Row) {
 	for _, row := range rows {
-		s.Heard(Event{Moved, text(row[0]), text(row[1]), uint64(number(row[2]))})
+		s.Heard(Event{Given, text(row[0]), text(row[1]), uint64(number(row[2]))})
 	}
 }

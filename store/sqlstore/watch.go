@@ -29,6 +29,7 @@ func (s *Store) Watch(ctx context.Context, election string) iter.Seq2[driver.Rec
 	return func(yield func(driver.Record, error) bool) {
 		w := s.addWatch(election)
 		defer s.removeWatch(election, w)
+		s.attend(ctx)
 		timer := time.NewTimer(time.Hour)
 		defer timer.Stop()
 		var last driver.Record
@@ -91,6 +92,18 @@ func (s *Store) removeWatch(election string, w *watch) {
 	}
 }
 
+// attend makes sure that notifications of all elections are heard before what it precedes looks at one. When they cannot be, the store is polling or about to.
+func (s *Store) attend(ctx context.Context) {
+	if s.opts.Attend == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, watchLimit)
+	defer cancel()
+	if err := s.opts.Attend(ctx); err != nil {
+		s.log.Debug("tenure: cannot listen", "store", s.d.Name, "error", err)
+	}
+}
+
 // Heard tells the store what a notification said. It does not block.
 func (s *Store) Heard(e Event) {
 	s.mu.Lock()
@@ -98,7 +111,7 @@ func (s *Store) Heard(e Event) {
 	for _, n := range s.sessions {
 		n.heard(e)
 	}
-	if e.Kind == Moved {
+	if e.Kind != Asked {
 		for w := range s.watches[e.Election] {
 			signal(w.wake)
 		}
