@@ -522,3 +522,17 @@ func TestDeadLeaderIsReplaced(t *testing.T) {
 		leave(t, m)
 	})
 }
+
+// S2: a store that grants less than was asked for is believed.
+func TestShorterGrant(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bench) {
+		b.grant = 8 * time.Second
+		m := b.join(tenure.Config{TTL: ttl})
+		term := campaign(t, m, "e")
+		time.Sleep(5 * time.Second) // virtual: one renewal
+		if left, most := time.Until(term.Deadline()), 8*time.Second-ttl/100-ttl/5; left > most {
+			t.Errorf("trusted for another %v, of which the store granted %v", left, most)
+		}
+		leave(t, m)
+	})
+}
