@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -127,7 +128,9 @@ func (d *demo) play(ctx context.Context) error {
 }
 
 func (d *demo) firstLeader(ctx context.Context, _ driver.Store) error {
-	return d.await(ctx, "a first leader", func(r actorReport) bool { return r.Event == "leading" })
+	return d.await(ctx, "a first leader and two who wait", func(actorReport) bool {
+		return d.leader != nil && !slices.ContainsFunc(d.members, func(a *actor) bool { return a.state == "starting" })
+	})
 }
 
 func (d *demo) handover(ctx context.Context, store driver.Store) error {
@@ -138,11 +141,25 @@ func (d *demo) handover(ctx context.Context, store driver.Store) error {
 	before := d.leader
 	d.say("")
 	d.say("1. A graceful handover: %s is asked to resign, as tenure resign does.", before.name)
-	from := time.Now()
-	if err := asker.Ask(ctx, demoElection, d.token); err != nil {
-		return err
+	for {
+		from, token := time.Now(), d.token
+		if err := asker.Ask(ctx, demoElection, token); err != nil {
+			return err
+		}
+		if err := d.await(ctx, "the end of "+before.name+"'s work", func(r actorReport) bool { return r.Event == "ended" && r.from == before }); err != nil {
+			return err
+		}
+		stopped := time.Now()
+		if err := d.await(ctx, "a successor of "+before.name, func(r actorReport) bool { return r.Event == "leading" }); err != nil {
+			return err
+		}
+		if d.leader == before {
+			d.say("Nobody else had asked for it yet: %s is asked again.", before.name)
+			continue
+		}
+		return d.tookOver("handed over on request", token, time.Since(stopped),
+			fmt.Sprintf("the leader heard of the request after %.2f s", stopped.Sub(from).Seconds()))
 	}
-	return d.successor(ctx, "handed over on request", before, from, "")
 }
 
 func (d *demo) killed(ctx context.Context, _ driver.Store) error {
@@ -154,7 +171,7 @@ func (d *demo) killed(ctx context.Context, _ driver.Store) error {
 		return err
 	}
 	before.state = "dead"
-	if err := d.successor(ctx, "leader killed with -9", before, from, ""); err != nil {
+	if err := d.successor(ctx, "leader killed with -9", before, from); err != nil {
 		return err
 	}
 	d.say("%s is started again.", before.name)
@@ -179,7 +196,7 @@ func (d *demo) stopped(ctx context.Context, _ driver.Store) error {
 		return err
 	}
 	before.state = "stopped"
-	if err := d.successor(ctx, "leader stopped with SIGSTOP", before, from, ""); err != nil {
+	if err := d.successor(ctx, "leader stopped with SIGSTOP", before, from); err != nil {
 		return err
 	}
 	if err := d.write(ctx, 3); err != nil {
@@ -209,13 +226,16 @@ func (d *demo) stopped(ctx context.Context, _ driver.Store) error {
 	return nil
 }
 
-// successor waits until another member leads, with a greater token.
-func (d *demo) successor(ctx context.Context, what string, before *actor, from time.Time, note string) error {
+// successor waits until another member leads.
+func (d *demo) successor(ctx context.Context, what string, before *actor, from time.Time) error {
 	token := d.token
 	if err := d.await(ctx, "a successor of "+before.name, func(r actorReport) bool { return r.Event == "leading" && r.from != before }); err != nil {
 		return err
 	}
-	took := time.Since(from)
+	return d.tookOver(what, token, time.Since(from), "")
+}
+
+func (d *demo) tookOver(what string, token uint64, took time.Duration, note string) error {
 	if d.token <= token {
 		return fmt.Errorf("token %d of %s does not exceed token %d before it", d.token, d.leader.name, token)
 	}
@@ -311,10 +331,10 @@ func (d *demo) summary() {
 	if len(d.done) == 0 {
 		return
 	}
-	d.say("")
-	d.say("%-30s %9s", "what happened", "takeover")
+	fmt.Fprintf(d.out, "\n%-27s  %8s\n", "what happened", "takeover")
 	for _, t := range d.done {
-		d.say("%-30s %7.2f s  %s", t.what, t.took.Seconds(), t.note)
+		line := fmt.Sprintf("%-27s  %6.2f s  %s", t.what, t.took.Seconds(), t.note)
+		fmt.Fprintln(d.out, strings.TrimRight(line, " "))
 	}
 }
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -298,7 +297,7 @@ func (j *job) observe(ctx context.Context, member *tenure.Member) {
 			j.log.Warn("it is unknown who leads", "election", j.options.election, "err", l.Err)
 		case l.Leader == member.ID() || l.Session == last.Session && l.Token == last.Token:
 		case l.Vacant():
-			j.log.Info("nobody leads", "election", j.options.election, "last", fmt.Sprintf("%s, token %d", last.Leader, l.Token))
+			j.log.Info("nobody leads", "election", j.options.election, "formerly", last.Leader, "last token", l.Token)
 		default:
 			j.log.Info("somebody else leads", "election", j.options.election, "leader", l.Leader, "token", l.Token, "since", l.AcquiredAt.Format(time.RFC3339))
 		}

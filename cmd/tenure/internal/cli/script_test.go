@@ -12,8 +12,15 @@ import (
 
 // TestMain lets the test binary be the command, for scripts and for the processes that it starts by itself.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"tenure": func() { os.Exit(Main(os.Args)) }})
+	commands := map[string]func(){"tenure": func() { os.Exit(Main(os.Args)) }}
+	if worker != nil {
+		commands["worker"] = worker
+	}
+	testscript.Main(m, commands)
 }
+
+// worker is set where processes can be tested.
+var worker func()
 
 // TestScript runs testdata/script. Each script is about one command, its exit codes and what it prints.
 func TestScript(t *testing.T) {

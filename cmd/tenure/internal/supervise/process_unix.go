@@ -88,11 +88,15 @@ func Start(cmd Command, until Deadlines, log *slog.Logger) (*Process, error) {
 	}
 	if first.Err != "" {
 		<-p.done
-		code := 126
+		start := &StartError{Path: cmd.Path, Code: 126, Err: errors.New(first.Err)}
 		if syscall.Errno(first.Errno) == syscall.ENOENT {
-			code = 127
+			if _, err := os.Stat(cmd.Path); err != nil {
+				start.Code = 127
+			} else {
+				start.Err = errors.New("the interpreter in its first line, or the loader that it needs, does not exist")
+			}
 		}
-		return nil, &StartError{Path: cmd.Path, Code: code, Err: errors.New(first.Err)}
+		return nil, start
 	}
 	return p, nil
 }

@@ -1,0 +1,52 @@
+//go:build unix
+
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestWatch(t *testing.T) {
+	forEachStore(t, func(s *site) {
+		text := s.tenure("watch", "watch", s.name)
+		objects := s.tenure("watch-json", "watch", "-o", "json") // all elections
+		r := s.run("a", "--value", `"here"`)
+		s.started(1)
+		output := func(id string) string {
+			out, _ := os.ReadFile(filepath.Join(s.dir, id+".stdout"))
+			return string(out)
+		}
+		s.eventually("both tell of the leader", func() bool {
+			return strings.Contains(output("watch"), "job  led by a") && strings.Contains(output("watch-json"), `"leader":"a"`)
+		})
+		r.signal(syscall.SIGTERM)
+		s.eventually("both tell of the vacancy", func() bool {
+			return strings.Contains(output("watch"), "a has resigned or its lease has lapsed") && strings.Contains(output("watch-json"), `"why":"a has resigned or its lease has lapsed"`)
+		})
+		var last struct {
+			State, Leader, Election string
+			Token                   uint64
+		}
+		for line := range strings.Lines(output("watch-json")) {
+			if err := json.Unmarshal([]byte(line), &last); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+		if last.State != "vacant" || last.Election != "job" || last.Leader != "" || last.Token == 0 {
+			t.Errorf("the last line is %+v", last)
+		}
+		text.signal(syscall.SIGINT)
+		objects.signal(syscall.SIGTERM)
+		if code := text.code(); code != 130 {
+			t.Errorf("exit code %d after SIGINT, want 130", code)
+		}
+		if code := objects.code(); code != 143 {
+			t.Errorf("exit code %d after SIGTERM, want 143", code)
+		}
+	})
+}
