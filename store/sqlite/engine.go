@@ -1,0 +1,152 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotenure/tenure/driver"
+	"github.com/gotenure/tenure/store/sqlstore"
+	"github.com/ncruces/go-sqlite3"
+)
+
+// An engine runs scripts on the file that is at its path, whichever that is.
+type engine struct {
+	path string // absolute
+	opts Options
+	log  *slog.Logger
+
+	turn     chan struct{} // holds one value; who takes it may change current
+	current  atomic.Pointer[database]
+	orphaned bool // what was current has gone, and nothing has taken its place; belongs to who has the turn
+	closed   chan struct{}
+	retired  sync.WaitGroup
+
+	poll poll // of Version alone
+}
+
+var (
+	_ sqlstore.Engine  = (*engine)(nil)
+	_ sqlstore.Changer = (*engine)(nil)
+)
+
+// database returns the database, another one if another file is at the path.
+func (e *engine) database(ctx context.Context) (*database, error) {
+	if d := e.current.Load(); d != nil && d.same() {
+		return d, nil
+	}
+	select {
+	case <-e.turn:
+		defer func() { e.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("file %s: waiting for another call that opens it: %w", e.path, context.Cause(ctx))
+	}
+	select {
+	case <-e.closed:
+		return nil, errClosed
+	default:
+	}
+	d := e.current.Load()
+	if d != nil && d.same() {
+		return d, nil
+	}
+	if d != nil {
+		e.log.Warn("the SQLite file was deleted or replaced; all sessions in it are lost", "file", e.path)
+		e.current.Store(nil)
+		e.orphaned = true
+		e.retired.Go(func() { e.retire(d) })
+	}
+	d, err := openDatabase(ctx, e.path, e.opts)
+	if err != nil {
+		if e.orphaned && !errors.Is(err, errReplaced) {
+			err = fmt.Errorf("file %s: %w: %w", e.path, errReplaced, err)
+		}
+		return nil, err
+	}
+	e.orphaned = false
+	e.current.Store(d)
+	return d, nil
+}
+
+// retire closes a database whose file is not at the path any more, once everybody who had a session in it must have given up. Until then
+// other processes see by its open files that they have to wait: see settle.
+func (e *engine) retire(d *database) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	remaining, err := d.expiry(ctx)
+	cancel()
+	if err != nil {
+		// What is left of the file cannot be read. A minute is longer than the usual TTL.
+		remaining = time.Minute
+	}
+	timer := time.NewTimer(remaining)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-e.closed:
+	}
+	d.close(true)
+}
+
+// Run implements sqlstore.Engine.
+func (e *engine) Run(ctx context.Context, script sqlstore.Script) ([][]sqlstore.Row, error) {
+	d, err := e.database(ctx)
+	if err != nil {
+		if script.Urgent && errors.Is(err, errReplaced) {
+			// Whatever keeps the new file from being opened, the session was in the old one.
+			return nil, fmt.Errorf("%w: %w", driver.ErrSessionLost, err)
+		}
+		return nil, err
+	}
+	if script.Urgent {
+		return d.renew.do(ctx, func(ctx context.Context, c *connection) ([][]sqlstore.Row, error) {
+			if err := follow(ctx, c); err != nil {
+				return nil, c.withContext(ctx, err)
+			}
+			rows, err := c.transact(ctx, script)
+			return rows, c.withContext(ctx, err)
+		})
+	}
+	c := d.work
+	if script.ReadOnly {
+		c = d.read
+	}
+	rows, err := c.run(ctx, script)
+	if errors.Is(err, sqlite3.CONSTRAINT_NOTNULL) {
+		// Somebody has emptied tenure_token or tenure_clock. The caller asks again.
+		if failed := d.prepare(ctx, e.opts.NoCreate); failed != nil {
+			err = errors.Join(err, failed)
+		}
+	}
+	return rows, err
+}
+
+// prepare creates what is missing in the file.
+func (e *engine) prepare(ctx context.Context) error {
+	d, err := e.database(ctx)
+	if err != nil {
+		return err
+	}
+	return d.prepare(ctx, e.opts.NoCreate)
+}
+
+// Close implements sqlstore.Engine.
+func (e *engine) Close() error {
+	<-e.turn
+	defer func() { e.turn <- struct{}{} }()
+	select {
+	case <-e.closed:
+		return nil
+	default:
+	}
+	close(e.closed)
+	if d := e.current.Swap(nil); d != nil {
+		d.close(!d.same())
+	}
+	e.retired.Wait()
+	e.poll.close()
+	return nil
+}

@@ -1,0 +1,57 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/gotenure/tenure/driver"
+	"github.com/gotenure/tenure/store/sqlstore"
+	"github.com/ncruces/go-sqlite3"
+)
+
+var errClosed = errors.New("store is closed")
+
+// explain adds to SQLite's error which file it is about, what it means for the caller, and what to do.
+func explain(path string, err error) error {
+	var code sqlite3.ErrorCode
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), !errors.As(err, &code):
+		return err
+	case code == sqlite3.NOTADB:
+		return fmt.Errorf("%w: file %s: %w: it is no SQLite database; name another file, or move this one out of the way", driver.ErrInvalid, path, err)
+	case code == sqlite3.CORRUPT:
+		return fmt.Errorf("%w: file %s: %w: end all processes that use it, and restore it from a copy or with the command sqlite3 %s .recover", driver.ErrCorrupt, path, err, path)
+	case code == sqlite3.FULL || noSpace(err):
+		return fmt.Errorf("file %s: %w: nothing was lost; free space on its file system", path, err)
+	case code == sqlite3.READONLY || code == sqlite3.CANTOPEN || code == sqlite3.PERM || code == sqlite3.AUTH:
+		return fmt.Errorf("file %s: %w: %s", path, err, access(path))
+	case code == sqlite3.ERROR && strings.Contains(err.Error(), "no such table: tenure_"):
+		return fmt.Errorf("file %s: %w: %w", path, sqlstore.ErrNoTables, err)
+	}
+	return fmt.Errorf("file %s: %w", path, err)
+}
+
+func noSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EFBIG) || errors.Is(err, errQuota)
+}
+
+// access describes what the process may do, for an error.
+func access(path string) string {
+	return fmt.Sprintf("user %d must be allowed to write the file, %[2]s-wal and %[2]s-shm, and their directory, on a file system that is mounted for writing", os.Getuid(), path)
+}
+
+// unusable is for errors of the operating system when the file is opened: what permissions forbid will not change by itself.
+func unusable(path string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%w: file %s: %w: %s", driver.ErrInvalid, path, err, access(path))
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: file %s: %w: create its directory first, or name another file", driver.ErrInvalid, path, err)
+	}
+	return fmt.Errorf("file %s: %w", path, err)
+}
