@@ -84,7 +84,7 @@ type Faults struct {
 
 	mu     sync.Mutex
 	closed bool
-	wake   chan struct{} // closed and replaced by Wake
+	wake   chan struct{}   // closed and replaced by Wake
 	cut    context.Context // ends with Cut
 	sever  context.CancelFunc
 	healed chan struct{} // closed by Heal; nil while not cut

@@ -2,6 +2,7 @@ package drivertest_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/driver/drivertest"
@@ -35,3 +36,27 @@ func memoryHarness(t *testing.T) drivertest.Harness {
 func TestMemory(t *testing.T) { drivertest.Run(t, memoryHarness) }
 
 func TestMemoryVirtual(t *testing.T) { drivertest.RunVirtual(t, memoryHarness) }
+
+// TestFaultless shows that Faults leaves alone what it is not told to disturb.
+func TestFaultless(t *testing.T) {
+	drivertest.RunVirtual(t, func(t *testing.T) drivertest.Harness {
+		h := memoryHarness(t)
+		open := h.Open
+		h.Open = func(t testing.TB) driver.Store { return drivertest.NewFaults(open(t), nil) }
+		return h
+	})
+}
+
+// TestSlowStore shows that the suite is content with a store that is right and slow, and whose requests arrive although their callers have given up.
+func TestSlowStore(t *testing.T) {
+	drivertest.RunVirtual(t, func(t *testing.T) drivertest.Harness {
+		h := memoryHarness(t)
+		open := h.Open
+		h.Open = func(t testing.TB) driver.Store {
+			return drivertest.NewFaults(open(t), func(drivertest.Call) drivertest.Fault {
+				return drivertest.Fault{Before: 3 * time.Millisecond, After: 4 * time.Millisecond}
+			})
+		}
+		return h
+	})
+}
