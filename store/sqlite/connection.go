@@ -156,7 +156,7 @@ func (c *connection) do(ctx context.Context, work func(context.Context, *connect
 	select {
 	case c.requests <- r:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for a connection to %s: %w", c.path, context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for other calls to finish: %w", context.Cause(ctx))
 	case <-c.quit:
 		return nil, errClosed
 	}
@@ -171,7 +171,7 @@ func (c *connection) do(ctx context.Context, work func(context.Context, *connect
 	case answer := <-r.reply:
 		return answer.rows, answer.err
 	case <-timer.C:
-		return nil, fmt.Errorf("the file system of %s does not answer: %w", c.path, context.Cause(ctx))
+		return nil, fmt.Errorf("the file system does not answer: %w", context.Cause(ctx))
 	}
 }
 
@@ -302,7 +302,7 @@ func (c *connection) withContext(ctx context.Context, err error) error {
 		err = fmt.Errorf("%w; %s", err, whoHolds(c.path))
 	}
 	if ctx.Err() != nil && (busy || errors.Is(err, sqlite3.INTERRUPT)) {
-		return fmt.Errorf("%s: %w: %w", c.path, context.Cause(ctx), err)
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return explain(c.path, err)
 }

@@ -57,11 +57,11 @@ func openDatabase(ctx context.Context, given string, o Options) (*database, erro
 	// A log that is new must not vanish in a power cut with the commits in it.
 	if err := syncDirectory(filepath.Dir(path)); err != nil {
 		d.close(false)
-		return nil, fmt.Errorf("file %s: sync of its directory: %w", path, err)
+		return nil, fmt.Errorf("sync of the directory: %w", err)
 	}
 	if !d.same() {
 		d.close(true)
-		return nil, fmt.Errorf("file %s: %w while it was opened", path, errReplaced)
+		return nil, fmt.Errorf("%w while it was opened", errReplaced)
 	}
 	return d, nil
 }
@@ -84,7 +84,7 @@ func create(given string, o Options) (string, error) {
 	file, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
 		if o.NoCreate && errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("%w: file %s does not exist: create it first, with tenure store init, or allow it to be created", driver.ErrInvalid, path)
+			return "", fmt.Errorf("%w: the file does not exist: create it first, with tenure store init, or allow it to be created", driver.ErrInvalid)
 		}
 		return "", unusable(path, err)
 	}
@@ -94,7 +94,7 @@ func create(given string, o Options) (string, error) {
 	case err != nil:
 		return "", unusable(path, err)
 	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("%w: %s is %v, not a file: name a file", driver.ErrInvalid, path, info.Mode().Type())
+		return "", fmt.Errorf("%w: it is no file (mode %v): name a file", driver.ErrInvalid, info.Mode())
 	}
 	for _, suffix := range suffixes[1:] {
 		file, err := os.OpenFile(path+suffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
@@ -176,6 +176,8 @@ func (d *database) prepare(ctx context.Context, noCreate bool) error {
 }
 
 func prepare(ctx context.Context, c *connection, noCreate bool) (err error) {
+	versions := dialect("")
+	versions.Name = "tables"
 	boot, err := bootID()
 	if err != nil {
 		return fmt.Errorf("which start of the machine this is: %w", err)
@@ -188,15 +190,15 @@ func prepare(ctx context.Context, c *connection, noCreate bool) (err error) {
 	}
 	if !missing {
 		version := rows[0][:1]
-		if err := sqlstore.CheckVersion(dialect, []sqlstore.Row{version}); err != nil {
-			return fmt.Errorf("file %s: %w", c.path, err)
+		if err := sqlstore.CheckVersion(versions, []sqlstore.Row{version}); err != nil {
+			return err
 		}
 		if rows[0][1] == int64(1) && rows[0][2] == int64(1) {
 			return nil
 		}
 	}
 	if missing && noCreate {
-		return fmt.Errorf("%w: file %s has no tables of a store: create them first, with tenure store init, or allow them to be created", driver.ErrInvalid, c.path)
+		return fmt.Errorf("%w: the file has no tables of a store: create them first, with tenure store init, or allow them to be created", driver.ErrInvalid)
 	}
 
 	if _, err := c.query("BEGIN IMMEDIATE"); err != nil {
@@ -211,8 +213,8 @@ func prepare(ctx context.Context, c *connection, noCreate bool) (err error) {
 	}()
 	// Another process may have been faster, and newer.
 	if rows, err := c.query("SELECT max(version) FROM tenure_meta"); err == nil {
-		if err := sqlstore.CheckVersion(dialect, rows); err != nil {
-			return fmt.Errorf("file %s: %w", c.path, err)
+		if err := sqlstore.CheckVersion(versions, rows); err != nil {
+			return err
 		}
 	}
 	for _, statement := range schema() {
@@ -268,7 +270,7 @@ func abs(v int64) int64 {
 
 // expiry returns how long it takes until the last session that lives has expired.
 func (d *database) expiry(ctx context.Context) (time.Duration, error) {
-	rows, err := d.read.run(ctx, sqlstore.Script{ReadOnly: true, Stmts: []sqlstore.Stmt{{SQL: "SELECT max(0, coalesce(max(expires_at) - " + dialect.Now + ", 0)) FROM tenure_sessions"}}})
+	rows, err := d.read.run(ctx, sqlstore.Script{ReadOnly: true, Stmts: []sqlstore.Stmt{{SQL: "SELECT max(0, coalesce(max(expires_at) - " + now + ", 0)) FROM tenure_sessions"}}})
 	if err != nil {
 		return 0, err
 	}
@@ -302,8 +304,8 @@ func (d *database) settle(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("file %s is new, and %s still has the one open that was deleted or replaced: its members give up by themselves within a TTL, "+
-				"unless it is stopped, then resume or end it: %w", d.path, holders[0], context.Cause(ctx))
+			return fmt.Errorf("the file is new, and %s still has the one open that was deleted or replaced: its members give up by themselves within a TTL, "+
+				"unless it is stopped, then resume or end it: %w", holders[0], context.Cause(ctx))
 		case <-tick.C:
 		}
 	}

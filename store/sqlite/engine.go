@@ -43,7 +43,7 @@ func (e *engine) database(ctx context.Context) (*database, error) {
 	case <-e.turn:
 		defer func() { e.turn <- struct{}{} }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("file %s: waiting for another call that opens it: %w", e.path, context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for another call that opens the file: %w", context.Cause(ctx))
 	}
 	select {
 	case <-e.closed:
@@ -63,7 +63,7 @@ func (e *engine) database(ctx context.Context) (*database, error) {
 	d, err := openDatabase(ctx, e.path, e.opts)
 	if err != nil {
 		if e.orphaned && !errors.Is(err, errReplaced) {
-			err = fmt.Errorf("file %s: %w: %w", e.path, errReplaced, err)
+			err = fmt.Errorf("%w: %w", errReplaced, err)
 		}
 		return nil, err
 	}

@@ -16,24 +16,24 @@ import (
 
 var errClosed = errors.New("store is closed")
 
-// explain adds to SQLite's error which file it is about, what it means for the caller, and what to do.
+// explain adds to SQLite's error what it means for the caller, and what to do. Callers say which file it is about.
 func explain(path string, err error) error {
 	var code sqlite3.ErrorCode
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), !errors.As(err, &code):
 		return err
 	case code == sqlite3.NOTADB:
-		return fmt.Errorf("%w: file %s: %w: it is no SQLite database; name another file, or move this one out of the way", driver.ErrInvalid, path, err)
+		return fmt.Errorf("%w: %w: %s is no SQLite database: name another file, or move this one out of the way", driver.ErrInvalid, err, path)
 	case code == sqlite3.CORRUPT:
-		return fmt.Errorf("%w: file %s: %w: end all processes that use it, and restore it from a copy or with the command sqlite3 %s .recover", driver.ErrCorrupt, path, err, path)
+		return fmt.Errorf("%w: %w: end all processes that use %s, and restore it from a copy or with the command sqlite3 %[3]s .recover", driver.ErrCorrupt, err, path)
 	case code == sqlite3.FULL || noSpace(err):
-		return fmt.Errorf("file %s: %w: nothing was lost; free space on its file system", path, err)
+		return fmt.Errorf("%w: free space on the file system of %s", err, path)
 	case code == sqlite3.READONLY || code == sqlite3.CANTOPEN || code == sqlite3.PERM || code == sqlite3.AUTH:
-		return fmt.Errorf("file %s: %w: %s", path, err, access(path))
+		return fmt.Errorf("%w: %s", err, access(path))
 	case code == sqlite3.ERROR && strings.Contains(err.Error(), "no such table: tenure_"):
-		return fmt.Errorf("file %s: %w: %w", path, sqlstore.ErrNoTables, err)
+		return fmt.Errorf("%w: %w", sqlstore.ErrNoTables, err)
 	}
-	return fmt.Errorf("file %s: %w", path, err)
+	return err
 }
 
 func noSpace(err error) bool {
@@ -49,9 +49,9 @@ func access(path string) string {
 func unusable(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("%w: file %s: %w: %s", driver.ErrInvalid, path, err, access(path))
+		return fmt.Errorf("%w: %w: %s", driver.ErrInvalid, err, access(path))
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: file %s: %w: create its directory first, or name another file", driver.ErrInvalid, path, err)
+		return fmt.Errorf("%w: %w: create its directory first, or name another file", driver.ErrInvalid, err)
 	}
-	return fmt.Errorf("file %s: %w", path, err)
+	return err
 }

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 )
@@ -15,6 +14,9 @@ type poll struct {
 	watch    *watch
 	blind    bool // the file system does not tell of writes
 }
+
+// openWatch is newWatch except in tests.
+var openWatch = newWatch
 
 // backstop is how long Version trusts the file system to tell of writes.
 const backstop = time.Second
@@ -32,7 +34,7 @@ func (e *engine) Version(ctx context.Context) (int64, error) {
 		p.database = d
 		p.opened++
 		if !p.blind {
-			if p.watch, err = newWatch(d.path); err != nil {
+			if p.watch, err = openWatch(d.path); err != nil {
 				p.blind = true
 				e.log.Debug("looking for changes of the SQLite file every 20 ms", "file", d.path, slog.Any("error", err))
 			}
@@ -62,7 +64,7 @@ func (e *engine) await(ctx context.Context, d *database) error {
 		stirred = true
 	case <-timer.C:
 	case <-ctx.Done():
-		return fmt.Errorf("file %s: %w", d.path, context.Cause(ctx))
+		return context.Cause(ctx)
 	}
 	before := p.version
 	// The write was seen, but it counts only once it is on the disk and committed, of which nothing is told. So look again after 0, 1, 2, 4 ms …
@@ -82,7 +84,7 @@ func (e *engine) await(ctx context.Context, d *database) error {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return fmt.Errorf("file %s: %w", d.path, context.Cause(ctx))
+			return context.Cause(ctx)
 		}
 	}
 	if !stirred {

@@ -8,24 +8,29 @@ import (
 	"github.com/gotenure/tenure/store/sqlstore"
 )
 
-// dialect is how SQLite differs from other databases.
-var dialect = sqlstore.Dialect{
-	Name:      Name,
-	Table:     func(name string) string { return "tenure_" + name },
-	Parameter: func(n int) string { return fmt.Sprintf("?%d", n) },
-	Now:       "((SELECT base FROM tenure_clock) + tenure_boot())",
-	// A table of its own, so that tokens go on when an operator deletes an election.
-	Token:      func(rank string) string { return "((SELECT last FROM tenure_token) + " + rank + ")" },
-	AfterToken: "UPDATE tenure_token SET last = last + changes() WHERE changes() > 0",
-	Poll:       20 * time.Millisecond,
-	Text:       "TEXT",
-	Bytes:      "BLOB",
-	Serial:     "INTEGER PRIMARY KEY AUTOINCREMENT",
+// now is an expression of the clock that decides expiry.
+const now = "((SELECT base FROM tenure_clock) + tenure_boot())"
+
+// dialect is how SQLite differs from other databases. Errors name the file at path.
+func dialect(path string) sqlstore.Dialect {
+	return sqlstore.Dialect{
+		Name:      Name + " " + path,
+		Table:     func(name string) string { return "tenure_" + name },
+		Parameter: func(n int) string { return fmt.Sprintf("?%d", n) },
+		Now:       now,
+		// A table of its own, so that tokens go on when an operator deletes an election.
+		Token:      func(rank string) string { return "((SELECT last FROM tenure_token) + " + rank + ")" },
+		AfterToken: "UPDATE tenure_token SET last = last + changes() WHERE changes() > 0",
+		Poll:       20 * time.Millisecond,
+		Text:       "TEXT",
+		Bytes:      "BLOB",
+		Serial:     "INTEGER PRIMARY KEY AUTOINCREMENT",
+	}
 }
 
 // schema returns the statements that create what is missing.
 func schema() []string {
-	return append(sqlstore.Tables(dialect, func(name string) string { return "tenure_" + name }),
+	return append(sqlstore.Tables(dialect(""), func(name string) string { return "tenure_" + name }),
 		`CREATE TABLE IF NOT EXISTS tenure_token (
   last INTEGER NOT NULL
 )`,

@@ -56,6 +56,7 @@ type Options struct {
 type Store struct {
 	*sqlstore.Store
 	engine *engine
+	name   string // for errors, with the path
 }
 
 var (
@@ -87,13 +88,14 @@ func New(ctx context.Context, path string, opts Options) (*Store, error) {
 			"Whoever deletes or replaces the file while it is in use ends all sessions in it.",
 		},
 	}
+	d := dialect(path)
 	name, certain, err := fileSystem(filepath.Dir(path))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("sqlite: %w", unusable(path, err))
+		return nil, fmt.Errorf("%s: %w", d.Name, unusable(path, err))
 	case certain && !opts.AllowNetwork:
-		return nil, fmt.Errorf("sqlite: %w: file %s is on a network file system (%s), which other machines may use too: name a file on a local disk, use a store with a server, "+
-			"or add network=allow if all members run on this machine", driver.ErrInvalid, path, name)
+		return nil, fmt.Errorf("%s: %w: the file is on a network file system (%s), which other machines may use too: name a file on a local disk, use a store with a server, "+
+			"or add network=allow if all members run on this machine", d.Name, driver.ErrInvalid, name)
 	case name != "":
 		info.Caveats = append(info.Caveats, "The file is on a file system ("+name+") that other machines may have mounted too: they must not use it.")
 		log.Warn("the SQLite file is on a file system that other machines may have mounted too; they must not use it", "file", path, "file system", name)
@@ -101,9 +103,9 @@ func New(ctx context.Context, path string, opts Options) (*Store, error) {
 	e := &engine{path: path, opts: opts, log: log, turn: make(chan struct{}, 1), closed: make(chan struct{})}
 	e.turn <- struct{}{}
 	if _, err := e.database(ctx); err != nil {
-		return nil, fmt.Errorf("sqlite: %w", err)
+		return nil, fmt.Errorf("%s: %w", d.Name, err)
 	}
-	return &Store{sqlstore.New(e, dialect, sqlstore.Options{Info: info, Prepare: e.prepare, Logger: opts.Logger}), e}, nil
+	return &Store{sqlstore.New(e, d, sqlstore.Options{Info: info, Prepare: e.prepare, Logger: opts.Logger}), e, d.Name}, nil
 }
 
 // Open implements driver.Store.
@@ -113,7 +115,7 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 		err = d.settle(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("sqlite: open a session: %w", err)
+		return nil, fmt.Errorf("%s: open a session: %w", s.name, err)
 	}
 	return s.Store.Open(ctx, member, ttl)
 }
