@@ -27,10 +27,12 @@ const postgresBar = `SELECT CASE WHEN token <= {token} THEN token ELSE ('` + sta
 FROM (SELECT token FROM tenure_seen UNION ALL SELECT token FROM tenure_raised) AS bar`
 
 // The election's row is locked against every statement that ends the term, which all update or delete it. The session's row is not locked:
-// renewals update it.
+// renewals update it. The gate is shared here; package store/postgres takes it for itself when a candidate queues or the leader is asked to resign, which
+// a leader that always has a transaction open would otherwise keep waiting.
 const postgresTerm = `WITH held AS MATERIALIZED (
   SELECT election.token FROM {elections} AS election JOIN {sessions} AS session ON session.id = election.session
-  WHERE election.name = {election} AND election.token = {token} AND session.expires_at > {now} FOR SHARE OF election
+  WHERE election.name = {election} AND election.token = {token} AND session.expires_at > {now}
+    AND (SELECT pg_advisory_xact_lock_shared({term key})) IS NOT NULL FOR SHARE OF election
 )
 SELECT CASE WHEN EXISTS (SELECT FROM held) THEN {token}
   ELSE ('` + overMark + `' || coalesce((SELECT token FROM {elections} WHERE name = {election}), 0))::bigint END, true{idle}`
@@ -42,7 +44,8 @@ const postgresIdle = `, CASE WHEN current_setting('idle_in_transaction_session_t
 const postgresClause = `EXISTS (SELECT FROM {fence} WHERE resource = {resource} AND token = {token} AND (SELECT pg_advisory_xact_lock_shared({key})) IS NOT NULL FOR SHARE)`
 
 const postgresTermClause = `EXISTS (SELECT FROM {elections} AS tenure_election JOIN {sessions} AS tenure_session ON tenure_session.id = tenure_election.session ` +
-	`WHERE tenure_election.name = {election} AND tenure_election.token = {token} AND tenure_session.expires_at > {now} FOR SHARE OF tenure_election)`
+	`WHERE tenure_election.name = {election} AND tenure_election.token = {token} AND tenure_session.expires_at > {now} ` +
+	`AND (SELECT pg_advisory_xact_lock_shared({term key})) IS NOT NULL FOR SHARE OF tenure_election)`
 
 // Microseconds since the epoch at the start of the statement, as the elections' tables hold them.
 const postgresNow = `(extract(epoch FROM statement_timestamp()) * 1000000)::bigint`

@@ -1,5 +1,7 @@
 package fence
 
+import "strings"
+
 // SQLite has one writer at a time. A statement that may write takes the file's write lock when it starts, whether or not it then
 // changes a row, and the transaction keeps it; if the transaction has read before and somebody has written since, it
 // fails (SQLITE_BUSY_SNAPSHOT) instead. So the bar is raised first, and read under the lock. Two statements rather than one with RETURNING: the commit of an
@@ -37,5 +39,5 @@ func (g *Guard) prepareSQLite() {
 	g.lockElections, g.checkTerm = g.expand(sqliteLock, "", ""), g.expand(sqliteTerm, "", "")
 	g.clause, g.termClause = sqliteClause, sqliteTermClause
 	g.schema = g.expand(sqliteSchema, "", "")
-	g.exists = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = " + literal(g.namespace+"_fence") + ")"
+	g.exists = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '" + strings.ReplaceAll(g.namespace, "'", "''") + "_fence')"
 }

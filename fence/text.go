@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"hash/fnv"
 	"strconv"
 	"strings"
 )
@@ -14,16 +13,14 @@ func (g *Guard) expand(text, name, token string) string {
 	return strings.NewReplacer(
 		"{namespace}", g.quotedNamespace(), "{fence}", g.fence, "{elections}", g.elections, "{sessions}", g.sessions,
 		"{resource}", name, "{election}", name, "{token}", token, "{now}", g.now,
-		"{key}", "hashtextextended("+name+", "+strconv.FormatInt(g.seed(), 10)+")",
+		"{key}", key(g.fence, name), "{term key}", key(g.elections, name),
 		"{timeout}", strconv.FormatInt(g.idleTimeout.Milliseconds(), 10),
 	).Replace(text)
 }
 
-// seed makes the keys of advisory locks differ between namespaces, and from those that others make of the same names.
-func (g *Guard) seed() int64 {
-	hash := fnv.New64a()
-	hash.Write([]byte("tenure fence " + g.namespace))
-	return int64(hash.Sum64())
+// key is the advisory lock's of a name in a table. Package store/postgres makes the same of an election's.
+func key(table, name string) string {
+	return "hashtextextended(" + name + ", hashtextextended(" + literal(table) + ", 0))"
 }
 
 func (g *Guard) quotedNamespace() string { return quoted(g.namespace) }
@@ -32,4 +29,11 @@ func quoted(identifier string) string {
 	return `"` + strings.ReplaceAll(identifier, `"`, `""`) + `"`
 }
 
-func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+// literal quotes a string. An E string means the same whatever standard_conforming_strings is.
+func literal(text string) string {
+	text = strings.ReplaceAll(text, "'", "''")
+	if strings.Contains(text, `\`) {
+		return " E'" + strings.ReplaceAll(text, `\`, `\\`) + "'"
+	}
+	return "'" + text + "'"
+}

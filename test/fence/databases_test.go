@@ -21,8 +21,8 @@ import (
 // patience bounds the wait for what must happen at once on an idle machine.
 const patience = 30 * time.Second
 
-// postgres returns a new database, which the test's end drops.
-func postgres(t testing.TB) *sql.DB {
+// postgresDatabase returns a new database, which the test's end drops.
+func postgresDatabase(t testing.TB) *sql.DB {
 	t.Helper()
 	return openPostgres(t, postgresURL(t))
 }
@@ -61,8 +61,8 @@ func openPostgres(t testing.TB, location string) *sql.DB {
 	return db
 }
 
-// sqlite returns a new database in WAL mode.
-func sqlite(t testing.TB) *sql.DB {
+// sqliteDatabase returns a new database in WAL mode.
+func sqliteDatabase(t testing.TB) *sql.DB {
 	t.Helper()
 	return openSQLite(t, filepath.Join(t.TempDir(), "file.db"), 20*time.Second)
 }
@@ -82,7 +82,7 @@ func onEach(t *testing.T, test func(t *testing.T, db *sql.DB, guard *fence.Guard
 	for _, database := range []struct {
 		dialect fence.Dialect
 		open    func(testing.TB) *sql.DB
-	}{{fence.Postgres, postgres}, {fence.SQLite, sqlite}} {
+	}{{fence.Postgres, postgresDatabase}, {fence.SQLite, sqliteDatabase}} {
 		t.Run(string(database.dialect), func(t *testing.T) {
 			db := database.open(t)
 			guard := newGuard(t, fence.Config{Dialect: database.dialect})

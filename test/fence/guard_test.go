@@ -136,7 +136,7 @@ func TestConfig(t *testing.T) {
 }
 
 func TestMissingTable(t *testing.T) {
-	for dialect, open := range map[fence.Dialect]func(testing.TB) *sql.DB{fence.Postgres: postgres, fence.SQLite: sqlite} {
+	for dialect, open := range map[fence.Dialect]func(testing.TB) *sql.DB{fence.Postgres: postgresDatabase, fence.SQLite: sqliteDatabase} {
 		t.Run(string(dialect), func(t *testing.T) {
 			db := open(t)
 			guard := newGuard(t, fence.Config{Dialect: dialect, Namespace: `my "own" {fence}`})

@@ -17,7 +17,7 @@ import (
 
 func fencedPostgres(t *testing.T, config fence.Config) (*sql.DB, *fence.Guard) {
 	t.Helper()
-	db := postgres(t)
+	db := postgresDatabase(t)
 	config.Dialect = fence.Postgres
 	guard := newGuard(t, config)
 	if err := guard.CreateTable(t.Context(), db); err != nil {
