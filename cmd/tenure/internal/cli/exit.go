@@ -37,8 +37,8 @@ const exitCodesText = `Exit codes of tenure:
    75  tenure run --exit-on-loss: the command had to stop because leadership was
        lost or handed over; tenure resign: the term was not over within --wait
    77  tenure fence: the guard refused the token as stale
-   78  the store cannot be used as it is: schema of another version, missing
-       permission; the message names the remedy
+   78  the store cannot be used as it is: wrong URL, schema of another version,
+       missing permission; the message names the remedy
   126  the command cannot be executed
   127  the command was not found
   128+n  ended by signal n

@@ -140,7 +140,14 @@ func redact(raw string) string {
 		}
 		return scheme + ":xxxxx"
 	}
-	query := u.Query()
+	if u.Opaque != "" && strings.Contains(u.Opaque, "@") {
+		return u.Scheme + ":xxxxx" // the slashes were forgotten: what looks like the scheme is the user's name
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		u.RawQuery = "xxxxx"
+		return u.Redacted()
+	}
 	changed := false
 	for key := range query {
 		if secret(key) {

@@ -178,8 +178,9 @@ func (g *guardian) signal(sig unix.Signal) {
 		return
 	}
 	_ = unix.Kill(-g.main, sig)
-	if sig == unix.SIGTERM {
-		_ = unix.Kill(-g.main, unix.SIGCONT) // a stopped process does not act on SIGTERM
+	switch sig {
+	case unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT:
+		_ = unix.Kill(-g.main, unix.SIGCONT) // a stopped process does not act on the others
 	}
 }
 

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestValueString(t *testing.T) {
+	for value, want := range map[string]string{
+		"":           "",
+		"http://a":   "http://a",
+		"a\xffb":     "base64:Yf9i",
+		"base64:Yf9": "base64:YmFzZTY0OllmOQ==",
+	} {
+		if got := valueString([]byte(value)); got != want {
+			t.Errorf("%q: %q, want %q", value, got, want)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	if got := printable("a\x1b[2Jb"); strings.ContainsRune(got, '\x1b') {
+		t.Errorf("%q", got)
+	}
+	if got := []rune(printable(strings.Repeat("ä", 300))); len(got) != 49 {
+		t.Errorf("%d runes", len(got))
+	}
+}
+
+// Whatever is wrong with a URL, its password is not shown.
+func TestSecretsStaySecret(t *testing.T) {
+	for _, raw := range []string{
+		"postgres://me:s3cret@host/db",
+		"postgres://me:s3cret@host:port/db",
+		"postgres://me:s3cret@ho st/db",
+		"postgres://me:s3cret@host/%zz",
+		"postgres://host/db?password=s3cret",
+		"postgres://host/db?sslpassword=s3cret&password=s3cret",
+		"postgres://me:s3cret@host/db?password=%zzs3cret",
+		"host=h password=s3cret",
+		"me:s3cret@host",
+	} {
+		if got := redact(raw); strings.Contains(got, "s3cret") {
+			t.Errorf("redact(%q) = %q", raw, got)
+		}
+		cause := errors.New("cause")
+		err := scrub(fmt.Errorf("cannot use %s with s3cret: %w", raw, cause), raw)
+		if strings.Contains(raw, "://") && strings.Contains(err.Error(), "s3cret") || !errors.Is(err, cause) {
+			t.Errorf("scrub for %q: %v", raw, err)
+		}
+	}
+}
+
+// The page and the help topic name the same codes.
+func TestExitCodesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/command.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range regexp.MustCompile(`(?m)^ +([0-9]+)  `).FindAllStringSubmatch(exitCodesText, -1) {
+		if !strings.Contains(string(page), "\n| "+match[1]+" | ") {
+			t.Errorf("docs/command.md does not name exit code %s", match[1])
+		}
+	}
+}
