@@ -1,3 +1,5 @@
+//go:build linux
+
 package sqlite_test
 
 import (
@@ -18,18 +20,18 @@ func TestConformance(t *testing.T) {
 		return drivertest.Harness{
 			Open: func(t testing.TB) driver.Store { return open(t, path) },
 			DeleteRecord: func(t testing.TB, election string) {
-				exec(t, path, "DELETE FROM tenure_elections WHERE name = ?", election)
+				execute(t, path, "DELETE FROM tenure_elections WHERE name = ?", election)
 			},
 			OverwriteRecord: func(t testing.TB, election, session string) {
-				exec(t, path, "UPDATE tenure_token SET last = last + 1")
-				exec(t, path, `UPDATE tenure_elections SET session = ?1, member = (SELECT member FROM tenure_sessions WHERE id = ?1),
+				execute(t, path, "UPDATE tenure_token SET last = last + 1")
+				execute(t, path, `UPDATE tenure_elections SET session = ?1, member = (SELECT member FROM tenure_sessions WHERE id = ?1),
 token = (SELECT last FROM tenure_token), value = x'', asked = 0 WHERE name = ?2`, session, election)
 			},
 			DropSession: func(t testing.TB, session string) {
-				exec(t, path, "DELETE FROM tenure_sessions WHERE id = ?", session)
+				execute(t, path, "DELETE FROM tenure_sessions WHERE id = ?", session)
 			},
 			CorruptRecord: func(t testing.TB, election string) {
-				exec(t, path, "INSERT INTO tenure_elections (name, token) VALUES (?, -5) ON CONFLICT DO UPDATE SET token = -5", election)
+				execute(t, path, "INSERT INTO tenure_elections (name, token) VALUES (?, -5) ON CONFLICT DO UPDATE SET token = -5", election)
 			},
 			Resources: func(t testing.TB) int {
 				return rows(t, path) + openFiles(t, path)
@@ -61,8 +63,8 @@ func database(t testing.TB, path string) *sqlite3.Conn {
 	return db
 }
 
-// exec runs a statement as an operator does.
-func exec(t testing.TB, path, sql string, args ...string) {
+// execute runs a statement as an operator does.
+func execute(t testing.TB, path, sql string, args ...string) {
 	t.Helper()
 	db := database(t, path)
 	defer db.Close()
