@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gotenure/tenure/driver"
@@ -171,7 +172,7 @@ var queueCases = []Case{
 				e.refused(s, election, true)
 				line = append(line, s)
 			}
-			for _, s := range line {
+			for _, s := range slices.Backward(line) {
 				e.refused(s, election, true) // asking again keeps the place
 			}
 			current := holder

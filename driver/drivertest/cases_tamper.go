@@ -244,8 +244,8 @@ var tamperCases = []Case{
 					e.Errorf("List yields %d good records and %d ErrCorrupt; want 2 and 1", good, bad)
 				}
 				s := e.open(e.handle(), "s")
-				if r, err := s.Acquire(e.context(), driver.Bid{Election: root + "b"}); err == nil {
-					e.Errorf("Acquire of a corrupt record: %s", show(r))
+				if r, err := s.Acquire(e.context(), driver.Bid{Election: root + "b"}); !errors.Is(err, driver.ErrCorrupt) {
+					e.Errorf("Acquire of a corrupt record: %s, %v; want ErrCorrupt", show(r), err)
 				}
 				for r, err := range e.store.Watch(e.context(), root+"b") {
 					if !errors.Is(err, driver.ErrCorrupt) {

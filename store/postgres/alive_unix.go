@@ -26,11 +26,11 @@ func shouldPing(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		return true
 	}
 	quiet := false
-	err = raw.Read(func(fd uintptr) bool {
+	// Control, not Read: pgx may have left a goroutine in Read, for which Read here would wait.
+	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK)
+		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		quiet = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK
-		return true // whatever there is, do not wait for more
 	})
 	return err != nil || !quiet
 }

@@ -3,12 +3,14 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/fence"
 )
 
@@ -74,7 +76,11 @@ func raise(ctx context.Context, o *options, resource string, token uint64) error
 		return at.failed("open", err)
 	}
 	defer db.Close()
-	return at.failed("check the token in", guard.Raise(ctx, db, resource, token))
+	err = guard.Raise(ctx, db, resource, token)
+	if errors.Is(err, driver.ErrInvalid) {
+		err = fmt.Errorf("%w: tenure store init creates what is missing", err)
+	}
+	return at.failed("check the token in", err)
 }
 
 // lookPath finds a command before anything is changed.

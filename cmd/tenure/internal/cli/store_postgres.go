@@ -17,7 +17,7 @@ import (
 func init() {
 	kind := &storeKind{
 		example: "postgres://USER@HOST/DATABASE",
-		remedy:  "is the server running, and does it accept connections there? Try psql with the same URL",
+		remedy:  "check that the server is running and accepts this user there: try psql with the same URL",
 		open: func(ctx context.Context, raw string) (driver.Store, error) {
 			return postgres.OpenWith(ctx, raw, warnings())
 		},
