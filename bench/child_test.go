@@ -66,7 +66,7 @@ func child() error {
 		}()
 	}
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		debug.FreeOSMemory(); zz()
+		zz(); debug.FreeOSMemory(); zz(); debug.FreeOSMemory(); zz(); debug.FreeOSMemory(); zz()
 		rss, err := resident()
 		if err != nil {
 			return err

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,8 +50,9 @@ const afterwards = 50 * time.Millisecond
 
 // openConnection opens the existing file at path, an absolute path without symbolic links.
 func openConnection(ctx context.Context, path string) (*connection, error) {
-	// No OPEN_CREATE: the file was created before, with the mode it should have. No OPEN_URI: a path is a path.
-	db, err := sqlite3.OpenFlags(path, sqlite3.OPEN_READWRITE)
+	// No OPEN_CREATE: the file was created before, with the mode it should have. Others of its files have the same by modeof.
+	name := url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: "modeof=" + url.QueryEscape(path)}
+	db, err := sqlite3.OpenFlags(name.String(), sqlite3.OPEN_READWRITE|sqlite3.OPEN_URI)
 	if err != nil {
 		return nil, explain(path, err)
 	}

@@ -96,19 +96,17 @@ func create(given string, o Options) (string, error) {
 	case !info.Mode().IsRegular():
 		return "", fmt.Errorf("%w: it is no file (mode %v): name a file", driver.ErrInvalid, info.Mode())
 	}
-	for _, suffix := range suffixes[1:] {
-		file, err := os.OpenFile(path+suffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
-		if errors.Is(err, fs.ErrExist) {
-			continue
-		}
-		if err != nil {
-			return "", unusable(path+suffix, err)
-		}
-		err = file.Chmod(info.Mode().Perm()) // the umask does not apply to files that belong to a file
-		file.Close()
-		if err != nil {
-			return "", unusable(path+suffix, err)
-		}
+	// SQLite makes the log with the file's mode, being asked to, but the log's index with what the umask leaves.
+	index, err := os.OpenFile(path+"-shm", os.O_RDWR|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
+	if errors.Is(err, fs.ErrExist) {
+		return path, nil
+	}
+	if err != nil {
+		return "", unusable(path, err)
+	}
+	defer index.Close()
+	if err := index.Chmod(info.Mode().Perm()); err != nil {
+		return "", unusable(path, err)
 	}
 	return path, nil
 }

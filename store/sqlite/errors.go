@@ -33,6 +33,10 @@ func explain(path string, err error) error {
 	case code == sqlite3.ERROR && strings.Contains(err.Error(), "no such table: tenure_"):
 		return fmt.Errorf("%w: %w", sqlstore.ErrNoTables, err)
 	}
+	var extended sqlite3.ExtendedErrorCode
+	if errors.As(err, &extended) && sqlite3.ErrorCode(extended) != code {
+		return fmt.Errorf("%w (extended code %d)", err, extended)
+	}
 	return err
 }
 

@@ -308,6 +308,19 @@ func TestKilledInTheMiddle(t *testing.T) {
 	t.Logf("%d terms, %d processes killed", terms, kills+processes)
 	integrity(t, path)
 	s := session(t, openFor(t, path), "survivor", time.Minute)
+	// Who is not first in line sees at its renewals that those before it are dead.
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(200 * time.Millisecond):
+				_, _ = s.KeepAlive(context.Background())
+			}
+		}
+	}()
 	r, err := campaign(within(t, patience), s, "e")
 	if err != nil {
 		t.Fatal(err)

@@ -85,10 +85,13 @@ func (n *session) heard(e Event) {
 	}
 }
 
-// wakeAll wakes the waits for the elections in the first column. The mutex is held.
+// wakeAll digests the answer to statement vacated. The mutex is held.
 func (n *session) wakeAll(rows []Row) {
 	for _, row := range rows {
-		if w := n.waits[text(row[0])]; w != nil {
+		election := text(row[0])
+		if election == "" {
+			n.cursor = number(row[1])
+		} else if w := n.waits[election]; w != nil {
 			signal(w.wake)
 		}
 	}
@@ -199,11 +202,11 @@ func (n *session) look(ctx context.Context) error {
 	}
 	unqueued := n.unqueuedLocked()
 	// Tokens are not committed in their order. What this misses the next KeepAlive finds.
-	newest := max(0, n.newest-1000)
+	newest, cursor := max(0, n.newest-1000), n.cursor
 	n.mu.Unlock()
 
 	st := n.store.st
-	script := []Stmt{st.grants.with(n.id, newest), st.vacated.with(n.id)}
+	script := []Stmt{st.grants.with(n.id, newest), st.vacated.with(n.id, cursor)}
 	for _, election := range unqueued {
 		script = append(script, st.get.with(election))
 	}

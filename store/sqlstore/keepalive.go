@@ -31,7 +31,7 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 		n.touched[election] = true
 	}
 	waiting := len(n.waits) > 0
-	unqueued := n.unqueuedLocked()
+	unqueued, cursor := n.unqueuedLocked(), n.cursor
 	n.mu.Unlock()
 	defer func() {
 		n.mu.Lock()
@@ -41,7 +41,7 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 
 	script := []Stmt{st.renew.with(n.id), st.holds.with(n.id), st.places.with(n.id), st.namesake.with(n.id, n.member), st.overdue.with(grace.Microseconds())}
 	if waiting {
-		script = append(script, st.due.with(n.id, n.horizon().Microseconds()), st.vacated.with(n.id))
+		script = append(script, st.due.with(n.id, n.horizon().Microseconds()), st.vacated.with(n.id, cursor))
 	}
 	for _, election := range unqueued {
 		script = append(script, st.get.with(election))

@@ -48,7 +48,7 @@ var tables = []string{
 ){suffix}`,
 	`CREATE UNIQUE INDEX IF NOT EXISTS {index waiters_place} ON {waiters} (election, session)`,
 	`CREATE INDEX IF NOT EXISTS {index waiters_line} ON {waiters} (election, seq)`,
-	`CREATE INDEX IF NOT EXISTS {index waiters_session} ON {waiters} (session)`,
+	`CREATE INDEX IF NOT EXISTS {index waiters_session} ON {waiters} (session, seq)`,
 }
 
 // Tables returns the statements that create the tables and indexes, in order, each without effect when its object exists. What Token reads

@@ -29,6 +29,7 @@ type session struct {
 	waits    map[string]*wait
 	strays   map[string]int64 // places at the store that nobody here is known to want, as the last KeepAlive saw them
 	newest   int64            // the greatest token ever held
+	cursor   int64            // the place after which to look for elections that nobody holds
 	due      time.Time        // when to look for a holder to replace; zero: not before the next KeepAlive
 	overdue  []string         // sessions to free in passing
 }

@@ -43,12 +43,15 @@ type statements struct {
 	overtake query   // session -> ids of expired sessions that hold what this one waits for
 
 	grants  query // session, token -> election, token
-	vacated query // session -> elections that this session waits for and nobody holds
+	vacated query // session, place after which to look -> elections that this session waits for and nobody holds; and at the end, with no name, where to go on
 	ask     []query
 }
 
 // sound is the condition that a record is one this package could have written. It is the same as in parse.
 const sound = `(e.session IS NULL AND e.member = '' AND e.token >= 0 OR e.session <> '' AND e.member <> '' AND e.token > 0)`
+
+// partSize is how many places statement vacated looks at.
+const partSize = "1000"
 
 const record = `e.name, e.token, e.session, e.member, e.value, e.acquired_at, s.expires_at, {now}`
 
@@ -70,11 +73,12 @@ RETURNING id`),
 		holds:    x(`SELECT count(*), CAST(coalesce(sum(token % 4294967296), 0) AS bigint), CAST(coalesce(max(asked), 0) AS bigint) FROM {elections} WHERE session = $1`),
 		places:   x(`SELECT count(*), CAST(coalesce(sum(seq % 4294967296), 0) AS bigint) FROM {waiters} WHERE session = $1`),
 		namesake: x(`SELECT id FROM {sessions} WHERE member = $2 AND id <> $1 AND expires_at > {now} ORDER BY opened_at LIMIT 1`),
-		// Waiters ahead count unless they will be gone before the holder is.
+		// Waiters ahead count unless they will be gone before the holder is. Mostly no session is about to expire, and then the tables are not read.
 		due: x(`SELECT min(s.expires_at) - {now} FROM {sessions} AS s
 JOIN {elections} AS e ON e.session = s.id JOIN {waiters} AS w ON w.election = e.name AND w.session = $1
-WHERE s.expires_at <= {now} + $2 AND NOT EXISTS (SELECT 1 FROM {waiters} AS f JOIN {sessions} AS fs ON fs.id = f.session
-  WHERE f.election = w.election AND f.seq < w.seq AND fs.expires_at > s.expires_at)`),
+WHERE (SELECT count(*) FROM {sessions} WHERE expires_at <= {now} + $2) > 0 AND s.expires_at <= {now} + $2
+  AND NOT EXISTS (SELECT 1 FROM {waiters} AS f JOIN {sessions} AS fs ON fs.id = f.session
+    WHERE f.election = w.election AND f.seq < w.seq AND fs.expires_at > s.expires_at)`),
 		overdue: x(`SELECT id FROM {sessions} WHERE expires_at <= {now} - $1 ORDER BY expires_at LIMIT 16`),
 		precise: x(`SELECT 1, name, token, asked FROM {elections} WHERE session = $1
 UNION ALL SELECT 2, election, seq, 0 FROM {waiters} WHERE session = $1`),
@@ -138,11 +142,13 @@ WHERE e.name = n.election`),
 			(`DELETE FROM {waiters} WHERE EXISTS (SELECT 1 FROM {elections} AS e WHERE e.name = election AND e.session = {waiters}.session)`)),
 		dropAll: x(`DELETE FROM {waiters} WHERE session = $1 AND NOT EXISTS (SELECT 1 FROM {sessions} WHERE id = $1)`),
 		overtake: x(`SELECT DISTINCT s.id FROM {sessions} AS s JOIN {elections} AS e ON e.session = s.id
-JOIN {waiters} AS w ON w.election = e.name AND w.session = $1 WHERE s.expires_at <= {now} LIMIT 16`),
+JOIN {waiters} AS w ON w.election = e.name AND w.session = $1 WHERE (SELECT count(*) FROM {sessions} WHERE expires_at <= {now}) > 0 AND s.expires_at <= {now} LIMIT 16`),
 
 		grants: x(`SELECT name, token FROM {elections} WHERE session = $1 AND token > $2`),
-		vacated: x(`SELECT w.election FROM {waiters} AS w LEFT JOIN {elections} AS e ON e.name = w.election LEFT JOIN {sessions} AS s ON s.id = e.session
-WHERE w.session = $1 AND s.id IS NULL LIMIT 1000`),
+		// One part of the queue's places at a time: what it finds is rare.
+		vacated: x(`WITH part AS (SELECT election, seq FROM {waiters} WHERE session = $1 AND seq > $2 ORDER BY seq LIMIT ` + partSize + `)
+SELECT p.election, 0 FROM part AS p LEFT JOIN {elections} AS e ON e.name = p.election LEFT JOIN {sessions} AS s ON s.id = e.session WHERE s.id IS NULL
+UNION ALL SELECT '', CASE WHEN count(*) = ` + partSize + ` THEN max(seq) ELSE 0 END FROM part`),
 		ask: changing(d, Asked, "", (`UPDATE {elections} AS e SET asked = 1 WHERE e.name = $1 AND e.token = $2{gate $1} AND ` + sound + `
   AND EXISTS (SELECT 1 FROM {sessions} AS s WHERE s.id = e.session AND s.expires_at > {now})`), "", ""),
 	}

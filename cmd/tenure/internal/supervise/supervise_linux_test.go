@@ -334,16 +334,16 @@ func TestTranslateAfterSleep(t *testing.T) {
 	tr := newTranslator()
 	made := time.Now()
 	at := made.Add(10 * time.Second)
-	if d := tr.translate(at, made) - clock(); d < 9*time.Second || d > 10*time.Second {
+	if d := tr.translate(at, made) - clock(); d < 9*time.Second || d > 10*time.Second+time.Millisecond {
 		t.Errorf("awake: %v ahead", d)
 	}
 	slept := func() time.Duration { return clock() + 8*time.Second }
 	tr.clock = slept
-	if d := tr.translate(at, made) - slept(); d < time.Second || d > 2*time.Second {
+	if d := tr.translate(at, made) - slept(); d < time.Second || d > 2*time.Second+time.Millisecond {
 		t.Errorf("reckoned before the sleep: %v ahead", d)
 	}
 	now := time.Now()
-	if d := tr.translate(now.Add(10*time.Second), now) - slept(); d < 9*time.Second || d > 10*time.Second {
+	if d := tr.translate(now.Add(10*time.Second), now) - slept(); d < 9*time.Second || d > 10*time.Second+time.Millisecond {
 		t.Errorf("reckoned after the sleep: %v ahead", d)
 	}
 }
