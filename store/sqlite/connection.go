@@ -51,7 +51,7 @@ const afterwards = 50 * time.Millisecond
 // openConnection opens the existing file at path, an absolute path without symbolic links.
 func openConnection(ctx context.Context, path string) (*connection, error) {
 	// No OPEN_CREATE: the file was created before, with the mode it should have. Others of its files have the same by modeof.
-	name := url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: "modeof=" + url.QueryEscape(path)}
+	name := url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: "modeof=" + strings.ReplaceAll(url.QueryEscape(path), "+", "%20")}
 	db, err := sqlite3.OpenFlags(name.String(), sqlite3.OPEN_READWRITE|sqlite3.OPEN_URI)
 	if err != nil {
 		return nil, explain(path, err)

@@ -396,7 +396,7 @@ func TestStoppedInTheMiddle(t *testing.T) {
 				if time.Now().After(deadline) {
 					t.Fatal("the process does not stop")
 				}
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // between two looks at its state
 			}
 
 			ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
