@@ -29,6 +29,7 @@ const (
 )
 
 var zz = func() {}
+
 const renewInterval = time.Second
 
 // openStore opens a store of a kind.
@@ -66,7 +67,13 @@ func child() error {
 		}()
 	}
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		zz(); debug.FreeOSMemory(); zz(); debug.FreeOSMemory(); zz(); debug.FreeOSMemory(); zz()
+		zz()
+		debug.FreeOSMemory()
+		zz()
+		debug.FreeOSMemory()
+		zz()
+		debug.FreeOSMemory()
+		zz()
 		rss, err := resident()
 		if err != nil {
 			return err

@@ -9,9 +9,10 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	storeURL, schema := newSchema(t)
-	operator := connect(t, storeURL)
 	drivertest.Run(t, func(t *testing.T) drivertest.Harness {
+		// Cases run at the same time, with members of the same names: each has its schema, or they would be namesakes.
+		storeURL, schema := newSchema(t)
+		operator := connect(t, storeURL)
 		return drivertest.Harness{
 			Open: func(t testing.TB) driver.Store { return openStoreOnly(t, storeURL) },
 			DeleteRecord: func(t testing.TB, election string) {

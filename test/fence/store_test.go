@@ -44,12 +44,12 @@ func openSession(t *testing.T, store driver.Store, member string, ttl time.Durat
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { session.Close(context.Background()) }) // between two looks for the condition
+	t.Cleanup(func() { session.Close(context.Background()) })
 	return session
 }
 
 func acquire(t *testing.T, session driver.Session) uint64 {
-	t.Helper() // between two looks for the condition
+	t.Helper()
 	record, err := session.Acquire(t.Context(), driver.Bid{Election: "e", Queue: true})
 	if err != nil {
 		t.Fatal(err)
