@@ -28,8 +28,6 @@ const (
 	childNumber = "TENURE_BENCH_ELECTIONS"
 )
 
-var zz = func() {}
-
 const renewInterval = time.Second
 
 // openStore opens a store of a kind.
@@ -67,13 +65,7 @@ func child() error {
 		}()
 	}
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		zz()
 		debug.FreeOSMemory()
-		zz()
-		debug.FreeOSMemory()
-		zz()
-		debug.FreeOSMemory()
-		zz()
 		rss, err := resident()
 		if err != nil {
 			return err

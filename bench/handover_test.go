@@ -76,7 +76,7 @@ func newLine(ctx context.Context, b *testing.B, database string, members int) *l
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{}, members)
 	for i := range members {
-		m, err := tenure.Join(ctx, zzWrap(stores[i%processes]), tenure.Config{ID: fmt.Sprint("member-", i)})
+		m, err := tenure.Join(ctx, stores[i%processes], tenure.Config{ID: fmt.Sprint("member-", i)})
 		try(b, err)
 		b.Cleanup(func() {
 			if err := m.Leave(context.Background()); err != nil {
