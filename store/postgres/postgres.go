@@ -99,6 +99,9 @@ func open(ctx context.Context, config *pgxpool.Config, opts Options, secrets []s
 		// A standby answers with the past. Of several hosts take the primary.
 		config.ConnConfig.ValidateConnect = primary
 	}
+	// What pgx needs and a database may have otherwise. Poolers know these two.
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
+	config.ConnConfig.RuntimeParams["standard_conforming_strings"] = "on"
 	conn, err := dial(ctx, config)
 	if err != nil {
 		return nil, err
