@@ -46,7 +46,7 @@ func openDatabase(ctx context.Context, given string, o Options) (*database, erro
 			continue
 		}
 		// From here on no other process removes the log when it closes.
-		if err = d.prepare(ctx, o.NoCreate); err == nil {
+		if err = d.prepare(ctx, o.NoCreate, false); err == nil {
 			d.files, err = stat(given)
 		}
 		if err != nil {
@@ -165,15 +165,15 @@ func (d *database) close(abandon bool) {
 	}
 }
 
-// prepare checks the version of the tables, and creates what is missing unless told not to.
-func (d *database) prepare(ctx context.Context, noCreate bool) error {
+// prepare checks the version of the tables, and creates what is missing unless told not to. again: although all seems to be there.
+func (d *database) prepare(ctx context.Context, noCreate, again bool) error {
 	_, err := d.renew.do(ctx, func(ctx context.Context, c *connection) ([][]sqlstore.Row, error) {
-		return nil, c.withContext(ctx, prepare(ctx, c, noCreate))
+		return nil, c.withContext(ctx, prepare(ctx, c, noCreate, again))
 	})
 	return err
 }
 
-func prepare(ctx context.Context, c *connection, noCreate bool) (err error) {
+func prepare(ctx context.Context, c *connection, noCreate, again bool) (err error) {
 	versions := dialect("")
 	versions.Name = "tables"
 	boot, err := bootID()
@@ -191,11 +191,11 @@ func prepare(ctx context.Context, c *connection, noCreate bool) (err error) {
 		if err := sqlstore.CheckVersion(versions, []sqlstore.Row{version}); err != nil {
 			return err
 		}
-		if rows[0][1] == int64(1) && rows[0][2] == int64(1) {
+		if rows[0][1] == int64(1) && rows[0][2] == int64(1) && !again {
 			return nil
 		}
 	}
-	if missing && noCreate {
+	if (missing || again) && noCreate {
 		return fmt.Errorf("%w: the file has no tables of a store: create them first, with tenure store init, or allow them to be created", driver.ErrInvalid)
 	}
 

@@ -115,9 +115,9 @@ func (e *engine) Run(ctx context.Context, script sqlstore.Script) ([][]sqlstore.
 		c = d.read
 	}
 	rows, err := c.run(ctx, script)
-	if errors.Is(err, sqlite3.CONSTRAINT_NOTNULL) {
-		// Somebody has emptied tenure_token or tenure_clock. The caller asks again.
-		if failed := d.prepare(ctx, e.opts.NoCreate); failed != nil {
+	if errors.Is(err, sqlite3.CONSTRAINT_NOTNULL) || errors.Is(err, sqlstore.ErrNoTables) {
+		// Somebody has emptied tenure_token or tenure_clock, or dropped a table. Nothing was changed, and the caller asks again.
+		if failed := d.prepare(ctx, e.opts.NoCreate, true); failed != nil {
 			err = errors.Join(err, failed)
 		}
 	}
@@ -130,7 +130,7 @@ func (e *engine) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return d.prepare(ctx, e.opts.NoCreate)
+	return d.prepare(ctx, e.opts.NoCreate, true)
 }
 
 // Close implements sqlstore.Engine.

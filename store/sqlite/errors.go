@@ -34,10 +34,15 @@ func explain(path string, err error) error {
 		return fmt.Errorf("%w: %w", sqlstore.ErrNoTables, err)
 	}
 	var extended sqlite3.ExtendedErrorCode
-	if errors.As(err, &extended) && sqlite3.ErrorCode(extended) != code {
-		return fmt.Errorf("%w (extended code %d)", err, extended)
+	if !errors.As(err, &extended) || uint32(extended) == uint32(code) {
+		return err
 	}
-	return err
+	switch extended {
+	case sqlite3.IOERR_WRITE, sqlite3.IOERR_FSYNC, sqlite3.IOERR_TRUNCATE, sqlite3.IOERR_SHMSIZE:
+		// The library does not say why, and a full disk is the usual reason.
+		return fmt.Errorf("%w (extended code %d): free space on the file system of %s; if there is some, the disk is failing", err, extended, path)
+	}
+	return fmt.Errorf("%w (extended code %d)", err, extended)
 }
 
 func noSpace(err error) bool {
@@ -54,6 +59,8 @@ func unusable(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: %w: %s", driver.ErrInvalid, err, access(path))
+	case errors.Is(err, syscall.EISDIR):
+		return fmt.Errorf("%w: %w: name a file", driver.ErrInvalid, err)
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w: %w: create its directory first, or name another file", driver.ErrInvalid, err)
 	}
