@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 )
 
 func main() {
@@ -102,7 +103,10 @@ func (r *report) handle(e event) {
 			}
 			return
 		}
-		r.printed[key] = append(r.printed[key], e.Output)
+		// -v also tells when each test starts, waits and goes on.
+		if !strings.HasPrefix(e.Output, "=== ") {
+			r.printed[key] = append(r.printed[key], e.Output)
+		}
 	case "fail":
 		for _, line := range r.printed[key] {
 			r.print(line)
