@@ -15,8 +15,9 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tenure.db")
 	drivertest.Run(t, func(t *testing.T) drivertest.Harness {
+		// Cases run at the same time, with members of the same names: each has its file, or they would be namesakes.
+		path := filepath.Join(t.TempDir(), "tenure.db")
 		return drivertest.Harness{
 			Open: func(t testing.TB) driver.Store { return open(t, path) },
 			DeleteRecord: func(t testing.TB, election string) {
