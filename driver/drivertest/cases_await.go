@@ -58,6 +58,41 @@ var awaitCases = []Case{
 		},
 	},
 	{
+		Name:   "AwaitIsPushed",
+		Why:    "a store that claims to push, and lets candidates find a vacancy by a slow poll, leaves elections without a leader for seconds (L1, B6)",
+		absent: needsPush,
+		run: func(e *env) {
+			for _, queue := range []bool{false, true} {
+				election := e.election(map[bool]string{false: "beside the queue", true: "in the queue"}[queue])
+				line := []driver.Session{e.open(e.handle(), "a"), e.open(e.handle(), "b")}
+				held := e.acquire(line[0], election, "v")
+				var calls, news []time.Duration
+				for range 9 {
+					e.refused(line[1], election, queue)
+					result := e.waiting(e.context(), line[1], election, queue)
+					// Await should be under way, which nothing shows from outside; if it is not, the round is the faster.
+					time.Sleep(20 * time.Millisecond)
+					start := time.Now()
+					e.release(line[0], election, held.Token)
+					released := time.Now()
+					o := <-result
+					if o.err != nil {
+						e.Fatalf("waiting for a released election: %v", o.err)
+					}
+					calls, news = append(calls, released.Sub(start)), append(news, o.at.Sub(released))
+					held = o.record
+					slices.Reverse(line)
+				}
+				// Half of them may be slow, as a busy machine is. A poll that is gentle enough to back a push is slower than this.
+				slices.Sort(calls)
+				slices.Sort(news)
+				if limit := max(time.Second, 20*calls[len(calls)/2]); news[len(news)/2] > limit {
+					e.Errorf("half of %d handovers took more than %v after the release, which took %v", len(news), news[len(news)/2], calls[len(calls)/2])
+				}
+			}
+		},
+	},
+	{
 		Name: "AwaitRemembers",
 		Why:  "a vacancy between the refusal and the wait must not be slept through (L1)",
 		run: func(e *env) {

@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -144,6 +145,38 @@ var watchCases = []Case{
 				if next == len(truth) {
 					e.Fatalf("%s comes too late or never was, in\n%s", show(r), showAll(states))
 				}
+			}
+		},
+	},
+	{
+		Name:   "WatchIsPushed",
+		Why:    "a store that claims to push, and lets its watches find changes by a slow poll, shows leaders of seconds ago (L1, C6)",
+		absent: needsPush,
+		run: func(e *env) {
+			election := e.election("e")
+			s := e.open(e.handle(), "s")
+			w := e.watch(e.handle(), election)
+			w.seesVacant()
+			var calls, news []time.Duration
+			timed := func(change func() driver.Record) {
+				e.Helper()
+				start := time.Now()
+				want := change()
+				changed := time.Now()
+				w.sees(show(want), func(r driver.Record) bool { return r.Session == want.Session && string(r.Value) == string(want.Value) })
+				calls, news = append(calls, changed.Sub(start)), append(news, time.Since(changed))
+			}
+			for range 5 {
+				var r driver.Record
+				timed(func() driver.Record { r = e.acquire(s, election, "one"); return r })
+				timed(func() driver.Record { return e.acquire(s, election, "two") })
+				timed(func() driver.Record { e.release(s, election, r.Token); return driver.Record{} })
+			}
+			// Half of them may be slow, as a busy machine is. A poll that is gentle enough to back a push is slower than this.
+			slices.Sort(calls)
+			slices.Sort(news)
+			if limit := max(time.Second, 20*calls[len(calls)/2]); news[len(news)/2] > limit {
+				e.Errorf("the watch has seen half of %d changes more than %v after the call that made them, which took %v", len(news), news[len(news)/2], calls[len(calls)/2])
 			}
 		},
 	},

@@ -125,6 +125,13 @@ func needsQueue(e *env) string {
 	return ""
 }
 
+func needsPush(e *env) string {
+	if !e.info.Push {
+		return "the store does not push"
+	}
+	return ""
+}
+
 func needsSharing(e *env) string {
 	if !e.info.SharedSessions {
 		return "a session holds one election only"

@@ -493,7 +493,7 @@ var mutations = []mutation{
 		},
 	},
 	{
-		name: "a vacancy is found by a poll, once a minute", cases: "AwaitWakesOnRelease|AwaitWakesOnExpiry|AwaitWakesOnDeletion",
+		name: "a vacancy is found by a poll, once a minute", cases: "AwaitWakesOnRelease|AwaitIsPushed|AwaitWakesOnExpiry|AwaitWakesOnDeletion",
 		await: func(s *mutantSession, ctx context.Context, election string) error {
 			select {
 			case <-time.After(time.Minute):
@@ -568,6 +568,28 @@ var mutations = []mutation{
 				time.Sleep(time.Millisecond) // virtual
 			}
 			return s.Session.Acquire(ctx, bid)
+		},
+	},
+	{
+		name: "a watch is polled, whatever Info says", cases: "WatchIsPushed",
+		watch: func(m *mutant, ctx context.Context, election string) iter.Seq2[driver.Record, error] {
+			return func(yield func(driver.Record, error) bool) {
+				var last driver.Record
+				for ctx.Err() == nil {
+					r, err := m.Store.Get(ctx, election)
+					if err != nil || r.Token != last.Token || r.Session != last.Session || string(r.Value) != string(last.Value) || last.Election == "" {
+						if last = r; !yield(r, err) || err != nil {
+							return
+						}
+					}
+					select {
+					case <-time.After(5 * time.Second):
+					case <-ctx.Done():
+					case <-m.quit:
+					}
+				}
+				yield(driver.Record{}, ctx.Err())
+			}
 		},
 	},
 	{
