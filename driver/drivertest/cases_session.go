@@ -162,6 +162,37 @@ var sessionCases = []Case{
 		},
 	},
 	{
+		Name:   "CloseFreesEverything",
+		Why:    "a member that leaves in good order hands over all that it held, at once (B6, C3)",
+		absent: needsSharing,
+		run: func(e *env) {
+			const n = 30
+			s, other := e.open(e.handle(), "m"), e.open(e.handle(), "other")
+			var records []driver.Record
+			for i := range n {
+				records = append(records, e.acquire(s, e.election(fmt.Sprint(i)), "v"))
+				if i%2 == 0 {
+					e.refused(other, records[i].Election, true)
+				}
+			}
+			start := time.Now()
+			if err := s.Close(e.context()); err != nil {
+				e.Fatalf("Close: %v", err)
+			}
+			for i, old := range records {
+				if e.info.Queue && i%2 == 0 {
+					e.holds(other, old.Election)
+				} else {
+					e.vacant(old.Election)
+				}
+				e.grows(old, e.acquire(other, old.Election, "w"), "Close")
+			}
+			if took := time.Since(start); took > patience {
+				e.Errorf("closing a session with %d elections, and taking them over, took %v", n, took)
+			}
+		},
+	},
+	{
 		Name: "CloseEndsCalls",
 		Why:  "leaving must not wait for a campaign that waits for somebody else (C3)",
 		run: func(e *env) {

@@ -190,6 +190,43 @@ var releaseCases = []Case{
 		},
 	},
 	{
+		Name: "FailedReleaseIsRetried",
+		Why:  "a resignation that failed forgot what it was to give up, its retry did nothing, and nobody led (B10)",
+		run: func(e *env) {
+			election := e.election("e")
+			s, holder := e.open(e.handle(), "s"), e.open(e.handle(), "holder")
+			cancelled, cancel := context.WithCancel(e.Context())
+			cancel()
+			for _, byToken := range []bool{true, false} {
+				r := e.acquire(s, election, "v")
+				token := r.Token
+				if !byToken {
+					token = 0
+				}
+				if err := s.Release(cancelled, election, token); !errors.Is(err, context.Canceled) {
+					e.Errorf("Release with an ended context: %v", err)
+				}
+				e.release(s, election, token)
+				e.vacant(election)
+			}
+			held := e.acquire(holder, election, "v")
+			e.refused(s, election, true)
+			if err := s.Release(cancelled, election, 0); !errors.Is(err, context.Canceled) {
+				e.Errorf("Release with an ended context: %v", err)
+			}
+			e.release(s, election, 0) // its place in the queue, where there is one
+			e.release(holder, election, held.Token)
+			e.vacant(election)
+
+			r := e.acquire(s, election, "v")
+			doomed, late := context.WithTimeout(e.Context(), time.Microsecond)
+			defer late()
+			_ = s.Release(doomed, election, r.Token) // which may or may not have an effect
+			e.release(s, election, r.Token)
+			e.vacant(election)
+		},
+	},
+	{
 		Name: "CancelledCallsLeaveNothing",
 		Why:  "a campaign that was cancelled left its place in the queue, or the election itself, and everybody waited for it (B2, B4)",
 		run: func(e *env) {

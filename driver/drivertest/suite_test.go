@@ -9,7 +9,7 @@ import (
 	"github.com/gotenure/tenure/store/memory"
 )
 
-// memoryHarness is what a driver's test has to write.
+// memoryHarness is that of the reference store, whose own tests run the suite in real time, too.
 func memoryHarness(t *testing.T) drivertest.Harness {
 	store := memory.New()
 	t.Cleanup(func() { store.Close() })
@@ -32,10 +32,6 @@ func memoryHarness(t *testing.T) drivertest.Harness {
 		},
 	}
 }
-
-func TestMemory(t *testing.T) { drivertest.Run(t, memoryHarness) }
-
-func TestMemoryVirtual(t *testing.T) { drivertest.RunVirtual(t, memoryHarness) }
 
 // TestFaultless shows that Faults leaves alone what it is not told to disturb.
 func TestFaultless(t *testing.T) {
