@@ -24,7 +24,8 @@ type database struct {
 	read  *connection // never writes, so that its data_version moves with every commit of anybody
 
 	files   [3]fs.FileInfo // the file, its log and the log's index, as opened
-	settled atomic.Bool    // no process has a file open any more that was at this path before
+	closing chan struct{}
+	settled atomic.Bool // no process has a file open any more that was at this path before
 }
 
 // suffixes of the three files that make one database while it is open.
@@ -32,11 +33,21 @@ var suffixes = [3]string{"", "-wal", "-shm"}
 
 // openDatabase opens the file at given, an absolute path, and creates it, and the tables in it, unless told not to.
 func openDatabase(ctx context.Context, given string, o Options) (*database, error) {
+	d, err := tryDatabase(ctx, given, o)
+	if err != nil && !errors.Is(err, driver.ErrInvalid) && ctx.Err() == nil {
+		if holders := whoHasDeleted(given); len(holders) > 0 {
+			err = fmt.Errorf("%w; %s still has files open that were deleted or replaced, and closes them within a TTL", err, holders[0])
+		}
+	}
+	return d, err
+}
+
+func tryDatabase(ctx context.Context, given string, o Options) (*database, error) {
 	path, err := create(given, o)
 	if err != nil {
 		return nil, err
 	}
-	d := &database{given: given, path: path}
+	d := &database{given: given, path: path, closing: make(chan struct{})}
 	for _, c := range []**connection{&d.renew, &d.work, &d.read} {
 		if *c, err = openConnection(ctx, path); err != nil {
 			d.close(false)
@@ -61,7 +72,7 @@ func openDatabase(ctx context.Context, given string, o Options) (*database, erro
 	}
 	if !d.same() {
 		d.close(true)
-		return nil, fmt.Errorf("%w while it was opened", errReplaced)
+		return nil, fmt.Errorf("%w while it was being opened", errReplaced)
 	}
 	return d, nil
 }
@@ -130,7 +141,7 @@ func stat(given string) (files [3]fs.FileInfo, err error) {
 }
 
 // errReplaced says that another file, or none, is at the path of one that is open.
-var errReplaced = errors.New("it was deleted or replaced")
+var errReplaced = errors.New("the file was deleted or replaced")
 
 // same reports whether the files at the path are those that are open. SQLite does not notice when they are not, and goes on with files that no
 // other process will ever see.
@@ -147,8 +158,29 @@ func (d *database) same() bool {
 	return true
 }
 
+// disown leaves a file that is not at the path any more in good order: with all that was committed, since it is parted from its log. The log and its
+// index must not be taken for those of the file that is at the path now.
+func (d *database) disown() {
+	info, err := os.Stat(d.path)
+	if err == nil && os.SameFile(info, d.files[0]) {
+		return // only the log was deleted; others may use the file with a new one already
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = d.work.run(ctx, sqlstore.Script{ReadOnly: true, Stmts: []sqlstore.Stmt{{SQL: "PRAGMA wal_checkpoint(PASSIVE)"}}}) // the best that can be done
+	if err != nil {
+		return
+	}
+	for i, suffix := range suffixes[1:] {
+		if info, err := os.Stat(d.path + suffix); err == nil && os.SameFile(info, d.files[i+1]) {
+			_ = os.Remove(d.path + suffix) // else the new file is unreadable until all processes have closed the old one
+		}
+	}
+}
+
 // close stops the connections and waits for them, for a few seconds at most. abandon: the files at the path are not this database's.
 func (d *database) close(abandon bool) {
+	close(d.closing)
 	timer := time.NewTimer(3 * time.Second)
 	defer timer.Stop()
 	for _, c := range []*connection{d.renew, d.work, d.read} {
@@ -295,6 +327,9 @@ func (d *database) settle(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
+		if !d.same() {
+			return errReplaced
+		}
 		holders := whoHasDeleted(d.path)
 		if len(holders) == 0 {
 			d.settled.Store(true)

@@ -24,7 +24,8 @@ type engine struct {
 	current  atomic.Pointer[database]
 	orphaned bool // what was current has gone, and nothing has taken its place; belongs to who has the turn
 	closed   chan struct{}
-	retired  sync.WaitGroup
+	closing  sync.Once
+	workers  sync.WaitGroup
 
 	poll poll // of Version alone
 }
@@ -50,15 +51,11 @@ func (e *engine) database(ctx context.Context) (*database, error) {
 		return nil, errClosed
 	default:
 	}
-	d := e.current.Load()
-	if d != nil && d.same() {
-		return d, nil
-	}
-	if d != nil {
-		e.log.Warn("the SQLite file was deleted or replaced; all sessions in it are lost", "file", e.path)
-		e.current.Store(nil)
-		e.orphaned = true
-		e.retired.Go(func() { e.retire(d) })
+	if d := e.current.Load(); d != nil {
+		if d.same() {
+			return d, nil
+		}
+		e.drop(d)
 	}
 	d, err := openDatabase(ctx, e.path, e.opts)
 	if err != nil {
@@ -69,7 +66,50 @@ func (e *engine) database(ctx context.Context) (*database, error) {
 	}
 	e.orphaned = false
 	e.current.Store(d)
+	e.workers.Go(func() { e.guard(d) })
 	return d, nil
+}
+
+// drop makes a database be over whose file is not at the path any more. The caller has the turn.
+func (e *engine) drop(d *database) {
+	e.log.Warn("the SQLite file was deleted or replaced; all sessions in it are lost", "file", e.path)
+	e.current.Store(nil)
+	e.orphaned = true
+	d.disown()
+	e.workers.Go(func() { e.retire(d) })
+}
+
+// guard drops the database soon after its file has gone, though nothing else in this process may use it: other processes wait for that.
+func (e *engine) guard(d *database) {
+	w, err := newWatch(d.path, false)
+	if err != nil {
+		e.log.Debug("looking every 5 s whether the SQLite file is still there", "file", d.path, "error", err)
+		w = &watch{}
+	} else {
+		defer w.close()
+	}
+	tick := time.NewTicker(5 * time.Second)
+	if err == nil {
+		tick.Stop()
+	}
+	defer tick.Stop()
+	for d.same() {
+		select {
+		case <-w.stirred:
+		case <-tick.C:
+		case <-d.closing:
+			return
+		}
+	}
+	select {
+	case <-e.turn:
+		defer func() { e.turn <- struct{}{} }()
+	case <-d.closing:
+		return
+	}
+	if e.current.Load() == d {
+		e.drop(d)
+	}
 }
 
 // retire closes a database whose file is not at the path any more, once everybody who had a session in it must have given up. Until then
@@ -135,18 +175,19 @@ func (e *engine) prepare(ctx context.Context) error {
 
 // Close implements sqlstore.Engine.
 func (e *engine) Close() error {
-	<-e.turn
-	defer func() { e.turn <- struct{}{} }()
+	e.closing.Do(func() { close(e.closed) })
+	timer := time.NewTimer(3 * time.Second)
+	defer timer.Stop()
 	select {
-	case <-e.closed:
-		return nil
-	default:
+	case <-e.turn:
+	case <-timer.C:
+		return errors.New("a call that opens the file does not return: it is left behind")
 	}
-	close(e.closed)
 	if d := e.current.Swap(nil); d != nil {
 		d.close(!d.same())
 	}
-	e.retired.Wait()
+	e.turn <- struct{}{}
+	e.workers.Wait()
 	e.poll.close()
 	return nil
 }

@@ -4,5 +4,5 @@ import "errors"
 
 // Blind makes this process look for changes every 20 ms, as where the kernel tells nothing.
 func Blind() {
-	openWatch = func(string) (*watch, error) { return nil, errors.New("blind for a test") }
+	openWatch = func(string, bool) (*watch, error) { return nil, errors.New("blind for a test") }
 }

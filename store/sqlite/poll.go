@@ -34,7 +34,7 @@ func (e *engine) Version(ctx context.Context) (int64, error) {
 		p.database = d
 		p.opened++
 		if !p.blind {
-			if p.watch, err = openWatch(d.path); err != nil {
+			if p.watch, err = openWatch(d.path, true); err != nil {
 				p.blind = true
 				e.log.Debug("looking for changes of the SQLite file every 20 ms", "file", d.path, slog.Any("error", err))
 			}

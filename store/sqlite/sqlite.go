@@ -26,6 +26,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -110,14 +111,18 @@ func New(ctx context.Context, path string, opts Options) (*Store, error) {
 
 // Open implements driver.Store.
 func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (driver.Session, error) {
-	d, err := s.engine.database(ctx)
-	if err == nil {
-		err = d.settle(ctx)
+	for {
+		d, err := s.engine.database(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: open a session: %w", s.name, err)
+		}
+		switch err := d.settle(ctx); {
+		case err == nil:
+			return s.Store.Open(ctx, member, ttl)
+		case !errors.Is(err, errReplaced) || ctx.Err() != nil:
+			return nil, fmt.Errorf("%s: open a session: %w", s.name, err)
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: open a session: %w", s.name, err)
-	}
-	return s.Store.Open(ctx, member, ttl)
 }
 
 // DefaultPath returns the file that the command uses unless told otherwise, tenure/tenure.db in the user's state directory ($XDG_STATE_HOME, else

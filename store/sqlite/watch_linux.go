@@ -6,22 +6,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A watch hears from the kernel when somebody writes the log, and when the file or its log are deleted or moved.
+// A watch hears from the kernel when the file or one that belongs to it is deleted or moved, and when somebody writes the log.
 type watch struct {
 	stirred chan struct{} // buffer of one
 	file    *os.File
 	stopped chan struct{}
 }
 
-func newWatch(path string) (*watch, error) {
+func newWatch(path string, writes bool) (*watch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
 	w := &watch{stirred: make(chan struct{}, 1), file: os.NewFile(uintptr(fd), "inotify"), stopped: make(chan struct{})}
-	for _, suffix := range suffixes[:2] {
+	for _, suffix := range suffixes {
 		mask := uint32(unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF)
-		if suffix == "-wal" {
+		if writes && suffix == "-wal" {
 			mask |= unix.IN_MODIFY
 		}
 		if _, err := unix.InotifyAddWatch(fd, path+suffix, mask); err != nil {
