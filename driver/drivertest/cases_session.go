@@ -30,7 +30,7 @@ var sessionCases = []Case{
 		Why:  "a session that is renewed holds what it holds, under the same token",
 		run: func(e *env) {
 			election := e.election("e")
-			m := e.mortal(e.handle(), "m")
+			m := e.mortal(e.handle(), e.election("m")) // other cases have members named m, at the same time
 			r := e.acquire(m, election, "v")
 			// Three TTLs have to pass while the mortal is kept.
 			time.Sleep(3 * e.short)
