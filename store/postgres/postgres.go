@@ -31,9 +31,8 @@ type Options struct {
 	// the connection for them is down. 0: 1 s, which is what a handover then takes at most. 10 ms to 1 min.
 	Poll time.Duration
 
-	Logger *slog.Logger // nil: silent
-
-	// LogPooler, when Logger is nil, has nowhere to go: pass a Logger to hear that a pooler makes the store poll. Info's Caveats say it too.
+	// Logger is told, once, when a pooler makes the store poll, and of connections that are lost. Nil: silent; Info's Caveats speak of the pooler too.
+	Logger *slog.Logger
 }
 
 // A Store is a driver.Store and a driver.Asker on PostgreSQL.
@@ -82,6 +81,7 @@ func Init(ctx context.Context, url string) error {
 	if err := opts.check(); err != nil {
 		return err
 	}
+	complete(config)
 	conn, err := dial(ctx, config)
 	if err != nil {
 		return redact(err, secrets)
@@ -95,13 +95,7 @@ func open(ctx context.Context, config *pgxpool.Config, opts Options, secrets []s
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
-	if config.ConnConfig.ValidateConnect == nil {
-		// A standby answers with the past. Of several hosts take the primary.
-		config.ConnConfig.ValidateConnect = primary
-	}
-	// What pgx needs and a database may have otherwise. Poolers know these two.
-	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
-	config.ConnConfig.RuntimeParams["standard_conforming_strings"] = "on"
+	complete(config)
 	conn, err := dial(ctx, config)
 	if err != nil {
 		return nil, err
@@ -135,7 +129,7 @@ func open(ctx context.Context, config *pgxpool.Config, opts Options, secrets []s
 			return nil, fmt.Errorf("postgres: %w: bound=true does not work behind a pooler in transaction mode: connect to the server itself, or leave it out", driver.ErrInvalid)
 		}
 		e.begin = true
-		log.Warn("tenure: a pooler in transaction mode stands before the database: polling for news instead of listening", "store", "postgres", "every", max(opts.Poll, defaultPoll(opts.Poll)))
+		log.Warn("tenure: a pooler in transaction mode stands before the database: polling for news instead of listening", "store", "postgres", "every", defaultPoll(opts.Poll))
 	case err != nil:
 		return nil, fmt.Errorf("postgres: listen: %w", err)
 	}
@@ -195,6 +189,17 @@ func info(opts Options, push bool) driver.Info {
 		i.Caveats = append(i.Caveats, "Sessions are bound to their connection: when it breaks, a leader that is alive may be replaced before it knows. What it writes meanwhile must be guarded by its token.")
 	}
 	return i
+}
+
+// complete adds to a configuration what all connections need.
+func complete(config *pgxpool.Config) {
+	if config.ConnConfig.ValidateConnect == nil {
+		// A standby answers with the past. Of several hosts take the primary.
+		config.ConnConfig.ValidateConnect = primary
+	}
+	// pgx needs these, and a database may have other defaults. Poolers know both.
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
+	config.ConnConfig.RuntimeParams["standard_conforming_strings"] = "on"
 }
 
 // dial makes one connection, as the pool would.

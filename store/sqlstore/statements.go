@@ -120,7 +120,7 @@ WHERE e.name > $1 AND e.name >= $2 AND e.name < $4 ORDER BY e.name LIMIT $3`),
 			(`UPDATE {elections} AS e ` + set + `
 FROM (SELECT h.name AS election, next.session, next.member, next.value, next.rank FROM {elections} AS h LEFT JOIN next ON next.election = h.name
   WHERE h.name = $1 AND h.session = $2 AND h.token = $3) AS n
-WHERE e.name = n.election`),
+WHERE e.name = n.election AND ` + sound),
 			(`DELETE FROM {waiters} AS w USING next WHERE w.seq = next.seq`),
 			(`DELETE FROM {waiters} WHERE election = $1 AND session IN (SELECT session FROM {elections} WHERE name = $1)`)),
 
@@ -137,7 +137,7 @@ next AS (SELECT l.election, l.seq, l.session, l.member, l.value, row_number() OV
 			(`UPDATE {elections} AS e ` + set + `
 FROM (SELECT h.name AS election, next.session, next.member, next.value, next.rank FROM {elections} AS h LEFT JOIN next ON next.election = h.name
   WHERE h.session = $1 AND NOT EXISTS (SELECT 1 FROM {sessions} WHERE id = $1)) AS n
-WHERE e.name = n.election`),
+WHERE e.name = n.election AND ` + sound),
 			(`DELETE FROM {waiters} AS w USING next WHERE w.seq = next.seq`),
 			(`DELETE FROM {waiters} WHERE EXISTS (SELECT 1 FROM {elections} AS e WHERE e.name = election AND e.session = {waiters}.session)`)),
 		dropAll: x(`DELETE FROM {waiters} WHERE session = $1 AND NOT EXISTS (SELECT 1 FROM {sessions} WHERE id = $1)`),
