@@ -28,11 +28,14 @@ var shared = map[uint32]string{
 	0x013111a8:             "IBRIX",
 }
 
+// statfs is the system call except in tests.
+var statfs = unix.Statfs
+
 // fileSystem returns the name of the file system of dir when other machines may have it mounted too, and reports whether that is certain. FUSE may be
 // anything.
 func fileSystem(dir string) (name string, certain bool, err error) {
 	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
+	if err := statfs(dir, &s); err != nil {
 		return "", false, fmt.Errorf("statfs %s: %w", dir, err)
 	}
 	name, certain = shared[uint32(s.Type)]
