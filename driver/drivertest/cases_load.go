@@ -44,8 +44,11 @@ var loadCases = []Case{
 					e.refused(short, election, true)
 					own := fmt.Sprint(election, "/", i%100)
 					e.acquire(short, own, "v")
-					for range store.Watch(e.Context(), own) {
-						break
+					for r, err := range store.Watch(e.Context(), own) {
+						if err != nil || r.Session != short.ID() {
+							e.Fatalf("Watch begins with %s, %v", show(r), err)
+						}
+						break // must free what the watch holds
 					}
 					if err := short.Close(e.Context()); err != nil {
 						e.Fatalf("Close: %v", err)

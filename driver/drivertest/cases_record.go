@@ -199,7 +199,10 @@ var recordCases = []Case{
 					e.Errorf("List(%q):\n got %q\nwant %q", prefix, got, want)
 				}
 			}
-			for range e.store.List(e.context(), root) {
+			for _, err := range e.store.List(e.context(), root) {
+				if err != nil {
+					e.Errorf("List: %v", err)
+				}
 				break // must not hang or leak; the next call shows it
 			}
 			if _, err := e.store.Get(e.context(), root+"a"); err != nil {
