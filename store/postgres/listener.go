@@ -93,8 +93,10 @@ func (l *listener) run(ctx context.Context, conn *pgx.Conn) {
 		if conn != nil {
 			failures = 0
 			l.setConnected(true)
-			l.pushing(true)
-			err = l.receive(ctx, conn)
+			if err = l.catchUp(ctx, conn); err == nil {
+				l.pushing(true)
+				err = l.receive(ctx, conn)
+			}
 			l.setConnected(false)
 			l.pushing(false)
 			hangUp(conn)
@@ -217,6 +219,19 @@ func (l *listener) attend(ctx context.Context) error {
 	}
 	_, err := l.do(ctx, "LISTEN "+quoted(l.channel))
 	return err
+}
+
+// catchUp listens for those who called attend after listen had looked and before the connection was there for do. To listen twice is no error.
+func (l *listener) catchUp(ctx context.Context, conn *pgx.Conn) error {
+	l.mu.Lock()
+	attending := l.attending
+	l.mu.Unlock()
+	if !attending {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	return plain(ctx, conn, "LISTEN "+quoted(l.channel))
 }
 
 // has reports whether the connection with that number is still the one in use.
