@@ -31,6 +31,8 @@ type connection struct {
 	statements map[string]*sqlite3.Stmt
 	path       string
 	waited     time.Time // when the busy handler was called first, for the transaction
+	asked      time.Time // when it was found out last who is in the way
+	holder     string    // who that was
 }
 
 type request struct {
@@ -46,7 +48,7 @@ type reply struct {
 
 // afterwards is how long a call whose context has ended waits for its answer, which normally comes at once: the context interrupts SQLite
 // everywhere but in a system call.
-const afterwards = 50 * time.Millisecond
+const afterwards = 100 * time.Millisecond
 
 // openConnection opens the existing file at path, an absolute path without symbolic links.
 func openConnection(ctx context.Context, path string) (*connection, error) {
@@ -109,6 +111,10 @@ func (c *connection) busy(ctx context.Context, count int) bool {
 	if count == 0 || c.waited.IsZero() {
 		c.waited = time.Now()
 	}
+	if time.Since(c.waited) > 200*time.Millisecond && time.Since(c.asked) > 2*time.Second {
+		// Not when the context has ended: it takes a while on a busy machine, and then the caller has gone.
+		c.holder, c.asked = whoHolds(c.path), time.Now()
+	}
 	pause := time.Millisecond + rand.N(time.Millisecond)
 	if time.Since(c.waited) > 2*time.Second {
 		// Nobody who runs holds the lock for so long: its owner is stopped, or its disk hangs.
@@ -146,7 +152,7 @@ func (c *connection) loop() {
 			return
 		case r := <-c.requests:
 			c.db.SetInterrupt(r.ctx)
-			c.waited = time.Time{}
+			c.waited, c.asked, c.holder = time.Time{}, time.Time{}, ""
 			rows, err := r.work(r.ctx, c)
 			r.reply <- reply{rows, err}
 		}
@@ -301,8 +307,8 @@ func bind(statement *sqlite3.Stmt, n int, arg any) error {
 // withContext makes the error of a call whose context has ended wrap the context's, and says who is in the way.
 func (c *connection) withContext(ctx context.Context, err error) error {
 	busy := errors.Is(err, sqlite3.BUSY)
-	if busy && time.Since(c.waited) > 200*time.Millisecond {
-		err = fmt.Errorf("%w; %s", err, whoHolds(c.path))
+	if busy && c.holder != "" {
+		err = fmt.Errorf("%w; %s", err, c.holder)
 	}
 	if ctx.Err() != nil && (busy || errors.Is(err, sqlite3.INTERRUPT)) {
 		return fmt.Errorf("%w: %w", context.Cause(ctx), err)

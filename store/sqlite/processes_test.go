@@ -50,6 +50,7 @@ func opener(ctx context.Context, path string, _ []string) error {
 
 // Ten processes that start at once make one database.
 func TestProcessesCreateTogether(t *testing.T) {
+	t.Parallel()
 	for round := range 3 {
 		path := filepath.Join(t.TempDir(), "tenure.db")
 		var openers []*process
@@ -262,6 +263,7 @@ func cycle(ctx context.Context, store driver.Store, journal io.Writer) error {
 
 // Processes are killed with -9 while they write: tokens only grow, the file stays sound, and the others go on.
 func TestKilledInTheMiddle(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tenure.db")
 	const processes, kills = 3, 15
 	var cyclers []*process

@@ -122,6 +122,7 @@ var replacements = map[string]func(t *testing.T, path string){
 
 // When the file goes away under a leader, it is told at its next renewal, and nobody leads in the new file before.
 func TestReplacedUnderTheLeader(t *testing.T) {
+	t.Parallel()
 	for how, replace := range replacements {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -184,6 +185,7 @@ func TestReplacedUnderTheLeader(t *testing.T) {
 
 // A leader that is stopped when the file is deleted may wake up and believe in its lease: nobody else leads until it is gone, and errors say who is waited for.
 func TestDeletedUnderAStoppedLeader(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tenure.db")
 	p := start(t, "leader", path, "3s")
 	p.expect("renewed")
@@ -202,6 +204,7 @@ func TestDeletedUnderAStoppedLeader(t *testing.T) {
 
 // The same within one process: its store goes on with the new file by itself.
 func TestReplacedUnderTheStore(t *testing.T) {
+	t.Parallel()
 	for how, replace := range replacements {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()

@@ -51,6 +51,7 @@ func TestNetworkFileSystems(t *testing.T) {
 
 // One renewal renews all that a member holds, in as many statements as for one.
 func TestTenThousandElections(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tenure.db")
 	store := openFor(t, path)
 	s := session(t, store, "m", 5*time.Minute)
