@@ -87,7 +87,9 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 		// The session is renewed. To say that it failed would be wrong, to say that nothing has changed too: the caller renews again.
 		return driver.Grant{}, fmt.Errorf("renewed, but what the session holds is not what was expected, and was not told: %w", err)
 	}
-	n.compare(answer[0], &grant)
+	if strays := n.compare(answer[0], &grant); len(strays) > 0 {
+		n.store.spawn(func() { n.leaveAll(strays) })
+	}
 	return grant, nil
 }
 
@@ -109,8 +111,8 @@ func (n *session) expects(holds, places Row) bool {
 }
 
 // compare makes what this process believes agree with the rows of statement precise, and fills the grant. Elections that had a call since KeepAlive
-// began are left out of the comparison: the call's own answer tells.
-func (n *session) compare(rows []Row, grant *driver.Grant) {
+// began are left out of the comparison: the call's own answer tells. It returns places to give up.
+func (n *session) compare(rows []Row, grant *driver.Grant) map[string]int64 {
 	holds, places := make(map[string]uint64), make(map[string]int64)
 	for _, row := range rows {
 		election, value := text(row[1]), number(row[2])
@@ -177,9 +179,7 @@ func (n *session) compare(rows []Row, grant *driver.Grant) {
 	maps.DeleteFunc(strays, func(election string, place int64) bool {
 		return places[election] != place || n.touched[election] || n.waits[election] != nil
 	})
-	if len(strays) > 0 {
-		n.store.workers.Go(func() { n.leaveAll(strays) })
-	}
+	return strays
 }
 
 func (n *session) leaveAll(strays map[string]int64) {

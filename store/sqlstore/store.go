@@ -275,6 +275,15 @@ func (s *Store) Close() error {
 	return s.engine.Close()
 }
 
+// spawn runs f in the background, unless the store is closed; Close waits for it.
+func (s *Store) spawn(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.workers.Go(f)
+	}
+}
+
 // run runs a script and names it in the error.
 func (s *Store) run(ctx context.Context, script Script) ([][]Row, error) {
 	if s.ctx.Err() != nil {

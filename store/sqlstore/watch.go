@@ -127,7 +127,7 @@ func (s *Store) Pushing(on bool) {
 	signal(s.stir)
 	if on {
 		s.Reconsider()
-		s.workers.Go(s.lookAll)
+		s.spawn(s.lookAll)
 	}
 }
 
