@@ -37,6 +37,8 @@ func dialect(schema string) sqlstore.Dialect {
 			}
 			return all + " IS NULL"
 		},
+		Untied: `NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND (l.classid::bigint << 32 | l.objid::bigint) = s.bound)`,
 		Text:   `text COLLATE "C"`,
 		Bytes:  "bytea",
 		Serial: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",

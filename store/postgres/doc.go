@@ -27,4 +27,15 @@
 // To look (Get, List, Watch) USAGE on the schema and SELECT on its tables are enough. The view tenure.status shows people who leads.
 //
 // All roles that take part trust each other: each can change every row. Two groups that do not need two schemas.
+//
+// # Connection-bound sessions
+//
+// With bound=true (Options.Bound) a session also ends when its process's listening connection does, which the kernel closes when the process dies: the first
+// in line finds that out within about 300 ms, instead of waiting for the TTL. The session holds an advisory lock on that connection;
+// who waits looks for it in pg_locks. All members of an election should have it, else those who do not wait for the TTL.
+//
+// It is for fast replacement of dead processes, and costs safety when the connection breaks and the process lives: a backend that is terminated, a
+// firewall that drops the connection. The server lets the next one lead at once, while the old leader is told at its next renewal, which it makes at once
+// when it notices; a connection that was cut silently is noticed within 10 s. For that time two lead. What they write must be guarded by the token (package fence).
+// A host that vanishes from the network leaves its connection open at the server: then the TTL decides, as without.
 package postgres

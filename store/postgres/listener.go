@@ -60,6 +60,7 @@ type request struct {
 func (l *listener) start(conn *pgx.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel, l.finished = cancel, make(chan struct{})
+	l.setConnected(true)
 	go func() {
 		defer close(l.finished)
 		l.run(ctx, conn)
@@ -76,7 +77,7 @@ func (l *listener) close() {
 
 // run listens until the context ends. conn listens already.
 func (l *listener) run(ctx context.Context, conn *pgx.Conn) {
-	warned := false
+	warned, fresh := false, true
 	for failures := 0; ; failures++ {
 		var err error
 		if conn == nil {
@@ -92,7 +93,10 @@ func (l *listener) run(ctx context.Context, conn *pgx.Conn) {
 		}
 		if conn != nil {
 			failures = 0
-			l.setConnected(true)
+			if !fresh {
+				l.setConnected(true)
+			}
+			fresh = false
 			if err = l.catchUp(ctx, conn); err == nil {
 				l.pushing(true)
 				err = l.receive(ctx, conn)

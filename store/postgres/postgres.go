@@ -154,10 +154,20 @@ func open(ctx context.Context, config *pgxpool.Config, opts Options, secrets []s
 	if !e.begin {
 		options.Attend = l.attend
 	}
+	var ties *ties
+	if opts.Bound {
+		ties = newTies(l)
+		options.Bound = ties
+	}
 	s := &Store{sqlstore.New(e, d, options)}
 	if !e.begin {
 		listening = true
-		l.pushing, l.heard = s.Pushing, s.Heard
+		l.heard, l.pushing = s.Heard, func(on bool) {
+			s.Pushing(on)
+			if !on && ties != nil {
+				s.Reconsider()
+			}
+		}
 		e.listener = l
 		l.start(conn)
 	}

@@ -105,6 +105,14 @@ func (n *session) setDue(t time.Time) {
 	}
 }
 
+// setFirst says whether to look for broken ties. The mutex is held.
+func (n *session) setFirst(first bool) {
+	if first && !n.first {
+		signal(n.kick)
+	}
+	n.first = first
+}
+
 // setDueFrom is setDue with the answer to statement due. The mutex is held.
 func (n *session) setDueFrom(rows []Row) {
 	if len(rows) == 1 && rows[0][0] != nil {
@@ -117,12 +125,18 @@ func (n *session) setDueFrom(rows []Row) {
 func (n *session) work() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	var looked time.Time // for broken ties
 	for {
 		n.mu.Lock()
 		next := n.due
 		for _, w := range n.waits {
 			if w.place == 0 && !w.lapses.IsZero() && (next.IsZero() || w.lapses.Before(next)) {
 				next = w.lapses
+			}
+		}
+		if n.first && len(n.waits) > 0 {
+			if soon := looked.Add(BoundPoll*3/4 + rand.N(BoundPoll/2)); next.IsZero() || soon.Before(next) {
+				next = soon
 			}
 		}
 		n.mu.Unlock()
@@ -147,6 +161,7 @@ func (n *session) work() {
 		if sweep {
 			n.due = time.Time{}
 		}
+		ties := n.first && len(n.waits) > 0 && now.Sub(looked) >= BoundPoll*3/4
 		for _, w := range n.waits {
 			if w.place == 0 && !w.lapses.IsZero() && !now.Before(w.lapses) {
 				w.lapses = time.Time{}
@@ -156,6 +171,10 @@ func (n *session) work() {
 		n.mu.Unlock()
 		if sweep {
 			n.sweep()
+		}
+		if ties {
+			looked = now
+			n.withLimit(n.lookForTies)
 		}
 		for _, id := range overdue {
 			n.withLimit(func(ctx context.Context) error { _, err := n.store.free(ctx, id, false); return err })
@@ -191,6 +210,21 @@ func (n *session) sweep() {
 		n.setDue(time.Now().Add(50*time.Millisecond + rand.N(min(n.ttl/4, time.Second))))
 		n.mu.Unlock()
 	}
+}
+
+// lookForTies frees what sessions held whose ties are broken.
+func (n *session) lookForTies(ctx context.Context) error {
+	s := n.store
+	answer, err := n.run(ctx, Script{Name: "look for ties", ReadOnly: true, Stmts: []Stmt{s.st.untied.with()}})
+	if err != nil {
+		return err
+	}
+	for _, row := range answer[0] {
+		if _, err := s.free(ctx, text(row[0]), false); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // look asks the store what it would have pushed: terms given to this session, and elections that it waits for and nobody holds.

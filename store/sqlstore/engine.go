@@ -87,6 +87,9 @@ type Dialect struct {
 	// common table expressions: WITH changed AS (UPDATE … RETURNING …) SELECT ….
 	Notify func(kind Kind, election, session, token string) string
 
+	// Untied is a condition that what s.bound names is gone, for Options.Bound. Empty: sessions are not bound.
+	Untied string
+
 	// Poll is how often to look for changes while something waits and the database does not push: every Poll when the Engine is a Changer, else every Poll
 	// with jitter, by a query. 0: 1 s.
 	Poll time.Duration

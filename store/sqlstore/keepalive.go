@@ -46,6 +46,10 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 	for _, election := range unqueued {
 		script = append(script, st.get.with(election))
 	}
+	bound := s.opts.Bound != nil && waiting
+	if bound {
+		script = append(script, st.first.with(n.id))
+	}
 	answer, err := n.run(ctx, Script{Name: "renew", Urgent: true, Stmts: script})
 	if err != nil {
 		return driver.Grant{}, err
@@ -70,7 +74,10 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 	if waiting {
 		n.setDueFrom(answer[5])
 		n.wakeAll(answer[6])
-		n.wakeUnqueued(unqueued, answer[7:])
+		n.wakeUnqueued(unqueued, answer[7:7+len(unqueued)])
+	}
+	if bound {
+		n.setFirst(len(answer[len(answer)-1]) > 0)
 	}
 	asked := number(answer[1][0][2]) != 0
 	expected := n.expects(answer[1][0], answer[2][0])

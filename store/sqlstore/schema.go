@@ -15,13 +15,15 @@ var tables = []string{
 ){suffix}`,
 	`INSERT INTO {meta} (version) SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM {meta})`,
 
-	// A member's lease. A row is there as long as the session can be renewed, and until somebody has freed what it held.
+	// A member's lease. A row is there as long as the session can be renewed, and until somebody has freed what it held. bound is not 0 for
+	// a session that ends with something else too, which that number names.
 	`CREATE TABLE IF NOT EXISTS {sessions} (
   id {text} NOT NULL PRIMARY KEY,
   member {text} NOT NULL,
   ttl bigint NOT NULL,
   opened_at bigint NOT NULL,
-  expires_at bigint NOT NULL
+  expires_at bigint NOT NULL,
+  bound bigint NOT NULL DEFAULT 0
 ){suffix}`,
 	`CREATE INDEX IF NOT EXISTS {index sessions_expires_at} ON {sessions} (expires_at)`,
 	`CREATE INDEX IF NOT EXISTS {index sessions_member} ON {sessions} (member)`,

@@ -32,6 +32,7 @@ type session struct {
 	cursor   int64            // the place after which to look for elections that nobody holds
 	due      time.Time        // when to look for a holder to replace; zero: not before the next KeepAlive
 	overdue  []string         // sessions to free in passing
+	first    bool             // to look for broken ties
 }
 
 // A wait is for one election. With a place in the queue it is there from before Acquire was sent until the election is won or released, so that a notification
@@ -249,6 +250,9 @@ func (n *session) refused(st state, row Row) (driver.Record, error) {
 		w.place = number(row[8])
 		if w.granted <= st.Token {
 			w.granted, w.seen = 0, 0
+		}
+		if w.place != 0 && number(row[9]) == 1 && n.store.opts.Bound != nil {
+			n.setFirst(true)
 		}
 		if w.place != 0 && number(row[9]) == 1 && st.remaining <= n.horizon() {
 			n.setDue(time.Now().Add(st.remaining))

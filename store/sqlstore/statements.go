@@ -9,7 +9,7 @@ import (
 // statements are the texts of all statements, in the words of one dialect. Their parameters are given in the comments. A list is run in order.
 type statements struct {
 	version query // -> version
-	open    query // id, member, ttl, version -> id
+	open    query // id, member, ttl, version, bound -> id
 
 	renew    query // session -> ttl; no row: the session is lost
 	holds    query // session -> number, checksum, whether any is asked to resign
@@ -45,6 +45,9 @@ type statements struct {
 	grants  query // session, token -> election, token
 	vacated query // session, place after which to look -> elections that this session waits for and nobody holds; and at the end, with no name, where to go on
 	ask     []query
+
+	first  query // session -> 1 if it is the first in line for something held by a bound session
+	untied query // -> ids of bound sessions that have lost what they are bound to
 }
 
 // sound is the condition that a record is one this package could have written. It is the same as in parse.
@@ -64,8 +67,8 @@ func newStatements(d Dialect) *statements {
 	x := func(text string) query { return newQuery(d, text) }
 	st := &statements{
 		version: x(`SELECT max(version) FROM {meta}`),
-		open: x(`INSERT INTO {sessions} (id, member, ttl, opened_at, expires_at)
-SELECT CAST($1 AS text), CAST($2 AS text), CAST($3 AS bigint), {now}, {now} + CAST($3 AS bigint) WHERE (SELECT max(version) FROM {meta}) = CAST($4 AS bigint)
+		open: x(`INSERT INTO {sessions} (id, member, ttl, opened_at, expires_at, bound)
+SELECT CAST($1 AS text), CAST($2 AS text), CAST($3 AS bigint), {now}, {now} + CAST($3 AS bigint), CAST($5 AS bigint) WHERE (SELECT max(version) FROM {meta}) = CAST($4 AS bigint)
 RETURNING id`),
 
 		renew: x(`UPDATE {sessions} SET expires_at = {now} + ttl WHERE id = $1 AND expires_at > {now} RETURNING ttl`),
@@ -124,7 +127,7 @@ WHERE e.name = n.election AND ` + sound),
 			(`DELETE FROM {waiters} AS w USING next WHERE w.seq = next.seq`),
 			(`DELETE FROM {waiters} WHERE election = $1 AND session IN (SELECT session FROM {elections} WHERE name = $1)`)),
 
-		lapsed:  x(`DELETE FROM {sessions} WHERE id IN (SELECT s.id FROM {sessions} AS s WHERE s.id = $1 AND s.expires_at <= {now}{FOR UPDATE OF s SKIP LOCKED}) RETURNING id`),
+		lapsed:  x(`DELETE FROM {sessions} WHERE id IN (SELECT s.id FROM {sessions} AS s WHERE s.id = $1 AND (s.expires_at <= {now} OR {untied}){FOR UPDATE OF s SKIP LOCKED}) RETURNING id`),
 		close:   x(`DELETE FROM {sessions} WHERE id = $1 RETURNING id`),
 		lockAll: x(`SELECT count(*) FROM (SELECT 1 FROM {elections} AS e WHERE e.session = $1 AND NOT EXISTS (SELECT 1 FROM {sessions} WHERE id = $1) ORDER BY e.name{FOR UPDATE OF e}) AS locked`),
 		inherit: changing(d, Given,
@@ -151,6 +154,12 @@ SELECT p.election, 0 FROM part AS p LEFT JOIN {elections} AS e ON e.name = p.ele
 UNION ALL SELECT '', CASE WHEN count(*) = ` + partSize + ` THEN max(seq) ELSE 0 END FROM part`),
 		ask: changing(d, Asked, "", (`UPDATE {elections} AS e SET asked = 1 WHERE e.name = $1 AND e.token = $2{gate $1} AND ` + sound + `
   AND EXISTS (SELECT 1 FROM {sessions} AS s WHERE s.id = e.session AND s.expires_at > {now})`), "", ""),
+	}
+	if d.Untied != "" {
+		st.first = x(`SELECT 1 FROM {waiters} AS w JOIN {elections} AS e ON e.name = w.election JOIN {sessions} AS s ON s.id = e.session AND s.bound <> 0
+WHERE w.session = $1 AND NOT EXISTS (SELECT 1 FROM {waiters} AS f JOIN {sessions} AS fs ON fs.id = f.session AND fs.expires_at > {now}
+  WHERE f.election = w.election AND f.seq < w.seq) LIMIT 1`)
+		st.untied = x(`SELECT s.id FROM {sessions} AS s WHERE {untied} LIMIT 16`)
 	}
 	return st
 }
@@ -234,7 +243,11 @@ func expand(d Dialect, text string) string {
 	for _, name := range []string{"meta", "sessions", "elections", "waiters"} {
 		pairs = append(pairs, "{"+name+"}", d.Table(name))
 	}
-	text = strings.NewReplacer(append(pairs, "{now}", d.Now, "{bytes}", d.Bytes)...).Replace(text)
+	untied := "false"
+	if d.Untied != "" {
+		untied = "s.bound <> 0 AND " + d.Untied
+	}
+	text = strings.NewReplacer(append(pairs, "{now}", d.Now, "{untied}", untied, "{bytes}", d.Bytes)...).Replace(text)
 	if d.Parameter != nil {
 		text = parameterMark.ReplaceAllStringFunc(text, func(m string) string {
 			n, _ := strconv.Atoi(m[1:])

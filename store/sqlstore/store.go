@@ -45,15 +45,19 @@ type Options struct {
 	Logger *slog.Logger // nil: silent
 }
 
-// A Bound ties sessions to something that ends by itself, such as a connection.
+// A Bound ties sessions to something that ends by itself, such as a connection. While a session is the first in line for what a bound session holds, it looks
+// every BoundPoll whether the tie is broken, and frees what the other held. Its methods may be called concurrently.
 type Bound interface {
-	// Tie is called with the ID that a session is about to have, before it is opened.
-	Tie(ctx context.Context, session string) error
-	// Untie is called when the session is over for this process.
+	// Tie ties a session that is about to be opened, and returns the number that names the tie to the database. It is not 0.
+	Tie(ctx context.Context, session string) (int64, error)
+	// Untie is called once when the session is over for this process. It does not block.
 	Untie(session string)
-	// Lost reports whether the session's tie is broken.
+	// Lost reports whether the session's tie is broken. It does not block. When one breaks, the Bound calls Reconsider.
 	Lost(session string) bool
 }
+
+// BoundPoll is how often the first in line looks whether a holder's tie is broken.
+const BoundPoll = 250 * time.Millisecond
 
 // A Store is a driver.Store and a driver.Asker over an Engine.
 type Store struct {
@@ -109,15 +113,17 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 		return nil, fmt.Errorf("%w: TTL %v is outside the bounds of store %s: choose one from %v to %v", driver.ErrInvalid, ttl, s.d.Name, MinTTL, MaxTTL)
 	}
 	id := s.opts.Prefix + rand.Text()
+	var bound int64
 	if s.opts.Bound != nil {
-		if err := s.opts.Bound.Tie(ctx, id); err != nil {
+		var err error
+		if bound, err = s.opts.Bound.Tie(ctx, id); err != nil {
 			return nil, fmt.Errorf("%s: tie a session to the connection: %w", s.d.Name, err)
 		}
 	}
-	err := s.insert(ctx, id, member, ttl)
+	err := s.insert(ctx, id, member, ttl, bound)
 	if errors.Is(err, ErrNoTables) && s.opts.Prepare != nil {
 		if err = s.opts.Prepare(ctx); err == nil {
-			err = s.insert(ctx, id, member, ttl)
+			err = s.insert(ctx, id, member, ttl, bound)
 		}
 	}
 	var session *session
@@ -133,12 +139,12 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 	return session, nil
 }
 
-func (s *Store) insert(ctx context.Context, id, member string, ttl time.Duration) error {
+func (s *Store) insert(ctx context.Context, id, member string, ttl time.Duration, bound int64) error {
 	var script []Stmt
 	for _, check := range s.d.OpenCheck {
 		script = append(script, Stmt{SQL: check})
 	}
-	script = append(script, s.st.version.with(), s.st.open.with(id, member, ttl.Microseconds(), int64(SchemaVersion)))
+	script = append(script, s.st.version.with(), s.st.open.with(id, member, ttl.Microseconds(), int64(SchemaVersion), bound))
 	answer, err := s.run(ctx, Script{Name: "open a session", Stmts: script})
 	if err != nil {
 		return err
@@ -302,7 +308,7 @@ func (s *Store) run(ctx context.Context, script Script) ([][]Row, error) {
 	return answer, nil
 }
 
-// free ends a session at the store and hands on what it held; unless always, only if it has expired. It reports whether there was something to end.
+// free ends a session at the store and hands on what it held; unless always, only if it has expired or lost its tie. It reports whether there was something to end.
 func (s *Store) free(ctx context.Context, session string, always bool) (bool, error) {
 	first := s.st.lapsed
 	if always {
