@@ -124,11 +124,10 @@ func simulate(t *testing.T, seed uint64) (terms int) {
 	elections := []string{"e0", "e1"}
 	acts := []func(drivertest.Call){
 		func(c drivertest.Call) {
-			e := elections[s.draw(2)]
-			if rec, err := s.place.Get(t.Context(), e); err == nil && rec.Held() {
-				s.record(drivertest.Robbed, rec.Leader, rec.Session, e, rec.Token, time.Time{})
+			// What was deleted is told by the deletion: a look before it can miss who wins in between.
+			if rec, ok := s.place.DeleteRecord(elections[s.draw(2)]); ok && rec.Held() {
+				s.record(drivertest.Robbed, rec.Leader, rec.Session, rec.Election, rec.Token, time.Time{})
 			}
-			s.place.DeleteRecord(e)
 		},
 		func(c drivertest.Call) {
 			if c.Session != "" {

@@ -98,12 +98,14 @@ type mortal struct {
 	stop func()
 	mu   sync.Mutex
 	sent time.Time // before the last request that renewed it
+	done time.Time // after its answer: the store may count the TTL from any moment between
 }
 
 func (e *env) mortal(store driver.Store, member string) *mortal {
 	e.Helper()
 	m := &mortal{e: e, sent: time.Now()}
 	m.Session = e.openFor(store, member, e.short)
+	m.done = time.Now()
 	quit, done := make(chan struct{}), make(chan struct{})
 	m.stop = sync.OnceFunc(func() { close(quit); <-done })
 	e.Cleanup(m.stop)
@@ -126,7 +128,7 @@ func (e *env) mortal(store driver.Store, member string) *mortal {
 				return
 			}
 			m.mu.Lock()
-			m.sent = sent
+			m.sent, m.done = sent, time.Now()
 			m.mu.Unlock()
 		}
 	}()
@@ -150,8 +152,11 @@ func (m *mortal) die() time.Time {
 func (m *mortal) buried() {
 	m.e.Helper()
 	m.die()
-	// One short TTL has to pass, and asking must not renew: only then is KeepAlive certain to find it dead.
-	time.Sleep(time.Until(m.lastSent().Add(m.e.short + m.e.short/10)))
+	m.mu.Lock()
+	done := m.done
+	m.mu.Unlock()
+	// One short TTL has to pass since the answer, and asking must not renew: only then is KeepAlive certain to find it dead.
+	time.Sleep(time.Until(done.Add(m.e.short + m.e.short/10)))
 	if _, err := m.KeepAlive(m.e.context()); !errors.Is(err, driver.ErrSessionLost) {
 		m.e.Fatalf("KeepAlive %v after the last of a session with a TTL of %v: %v; want ErrSessionLost", time.Since(m.lastSent()), m.e.short, err)
 	}

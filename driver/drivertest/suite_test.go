@@ -16,7 +16,7 @@ func memoryHarness(t *testing.T) drivertest.Harness {
 	return drivertest.Harness{
 		Open: func(testing.TB) driver.Store { return store.Share() },
 		DeleteRecord: func(t testing.TB, election string) {
-			if !store.DeleteRecord(election) {
+			if _, ok := store.DeleteRecord(election); !ok {
 				t.Fatalf("no record of %q to delete", election)
 			}
 		},

@@ -178,9 +178,9 @@ func (s *Store) Ask(ctx context.Context, name string, token uint64) error {
 	return s.state.ask(name, token)
 }
 
-// DeleteRecord forgets the election's holder and token, as an operator's DELETE would. It reports whether there was a record.
-// It is for tests of how a program takes that.
-func (s *Store) DeleteRecord(name string) bool { return s.state.deleteRecord(name) }
+// DeleteRecord forgets the election's holder and token, as an operator's DELETE would. It returns the record, and reports whether there
+// was one. It is for tests of how a program takes that.
+func (s *Store) DeleteRecord(name string) (driver.Record, bool) { return s.state.deleteRecord(name) }
 
 // OverwriteRecord makes the session with this ID the election's holder without asking anybody, as a stray client's write would.
 // It reports whether there is such a session. It is for tests of how a program takes that.

@@ -112,13 +112,14 @@ func (st *state) ask(name string, token uint64) error {
 	return nil
 }
 
-func (st *state) deleteRecord(name string) bool {
+func (st *state) deleteRecord(name string) (driver.Record, bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	e := st.settled(name)
 	if e == nil || e.token == 0 {
-		return false
+		return driver.Record{}, false
 	}
+	record := st.record(name)
 	if e.holder != nil {
 		signal(e.holder.changed)
 	}
@@ -127,7 +128,7 @@ func (st *state) deleteRecord(name string) bool {
 	for _, w := range e.waits {
 		w.notify()
 	}
-	return true
+	return record, true
 }
 
 func (st *state) overwriteRecord(name, sessionID string) bool {
