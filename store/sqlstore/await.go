@@ -20,8 +20,11 @@ func (n *session) Await(ctx context.Context, election string) error {
 		w = &wait{wake: make(chan struct{}, 1)}
 		n.waits[election] = w
 	}
-	queued := w.place != 0
+	queued, woken := w.place != 0, w.woken
 	n.mu.Unlock()
+	if woken {
+		return nil
+	}
 	signal(n.store.stir)
 	if !queued {
 		defer func() {
@@ -55,11 +58,26 @@ func (n *session) Await(ctx context.Context, election string) error {
 	}
 }
 
+// stir wakes the wait, or whoever waits next. The session's mutex is held.
+func (w *wait) stir() {
+	w.woken = true
+	signal(w.wake)
+}
+
+// calm forgets earlier wakes: the Acquire that is about to be sent will see why they came. The session's mutex is held.
+func (w *wait) calm() {
+	w.woken = false
+	select {
+	case <-w.wake:
+	default:
+	}
+}
+
 // grantLocked notes that this session was made the holder of what it waits for.
 func (n *session) grantLocked(w *wait, token uint64) {
 	w.granted = token
 	n.newest = max(n.newest, int64(token))
-	signal(w.wake)
+	w.stir()
 }
 
 // heard digests an event.
@@ -81,7 +99,7 @@ func (n *session) heard(e Event) {
 	case e.Session == n.id:
 		n.grantLocked(w, e.Token)
 	case e.Session == "":
-		signal(w.wake)
+		w.stir()
 	}
 }
 
@@ -92,7 +110,7 @@ func (n *session) wakeAll(rows []Row) {
 		if election == "" {
 			n.cursor = number(row[1])
 		} else if w := n.waits[election]; w != nil {
-			signal(w.wake)
+			w.stir()
 		}
 	}
 }
@@ -165,7 +183,7 @@ func (n *session) work() {
 		for _, w := range n.waits {
 			if w.place == 0 && !w.lapses.IsZero() && !now.Before(w.lapses) {
 				w.lapses = time.Time{}
-				signal(w.wake)
+				w.stir()
 			}
 		}
 		n.mu.Unlock()
@@ -287,7 +305,7 @@ func (n *session) wakeUnqueued(unqueued []string, answer [][]Row) {
 				continue
 			}
 		}
-		signal(w.wake)
+		w.stir()
 	}
 }
 

@@ -165,7 +165,7 @@ func (n *session) compare(rows []Row, grant *driver.Grant) map[string]int64 {
 		if w.place != 0 && places[election] != w.place && w.granted == 0 && !n.touched[election] {
 			// Somebody removed the place. The next Acquire takes another.
 			w.place = 0
-			signal(w.wake)
+			w.stir()
 		}
 	}
 	// A place that nobody here wants is the effect of an Acquire whose caller gave up. It is given up when it is seen a second time, so that one whose

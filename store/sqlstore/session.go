@@ -39,6 +39,7 @@ type session struct {
 // between Acquire and Await is not missed; without one, only while Await runs.
 type wait struct {
 	wake    chan struct{} // buffer of one
+	woken   bool          // since the last Acquire began
 	place   int64         // in the queue; 0: none that is known
 	granted uint64        // the token of a term that this session was given while it waited; 0: none that is known
 	seen    uint64        // granted, as a KeepAlive saw it: nobody has come to take it since
@@ -145,7 +146,7 @@ func (n *session) begin(election string) (func(), error) {
 }
 
 // Acquire implements driver.Session.
-func (n *session) Acquire(ctx context.Context, bid driver.Bid) (driver.Record, error) {
+func (n *session) Acquire(ctx context.Context, bid driver.Bid) (_ driver.Record, err error) {
 	if len(bid.Value) > MaxValue {
 		return driver.Record{}, fmt.Errorf("%w: value for election %q has %d bytes: publish at most %d", driver.ErrInvalid, bid.Election, len(bid.Value), MaxValue)
 	}
@@ -154,6 +155,7 @@ func (n *session) Acquire(ctx context.Context, bid driver.Bid) (driver.Record, e
 		return driver.Record{}, err
 	}
 	defer done()
+
 	n.mu.Lock()
 	w := n.waits[bid.Election]
 	if w == nil && bid.Queue {
@@ -161,6 +163,10 @@ func (n *session) Acquire(ctx context.Context, bid driver.Bid) (driver.Record, e
 		n.waits[bid.Election] = w
 	}
 	granted := w != nil && w.granted != 0
+	if w != nil {
+		w.calm()
+		defer func() { n.settle(bid.Election, w, err) }()
+	}
 	n.mu.Unlock()
 
 	if granted {
@@ -194,6 +200,19 @@ func (n *session) Acquire(ctx context.Context, bid driver.Bid) (driver.Record, e
 			}
 		}
 		return n.refused(st, row)
+	}
+}
+
+// settle is for the wait of an Acquire that ended with err, if with any.
+func (n *session) settle(election string, w *wait, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case err == nil || errors.Is(err, driver.ErrHeld) || n.waits[election] != w:
+	case (errors.Is(err, driver.ErrCorrupt) || errors.Is(err, driver.ErrInvalid)) && w.place == 0:
+		delete(n.waits, election) // no place was taken
+	default:
+		w.stir() // it may have a place or the election by now: the caller asks again
 	}
 }
 
