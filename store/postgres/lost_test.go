@@ -52,7 +52,8 @@ func TestLostAnswers(t *testing.T) {
 	admin := newDatabase(t)
 	operator := connect(t, admin)
 	proxy := proxied(t, admin)
-	n := openSession(t, openStore(t, proxy.URL(admin)), "n", time.Hour)
+	// One connection for all calls but renewals, so that it is known to have the statements prepared.
+	n := openSession(t, openStore(t, with(t, proxy.URL(admin), "pool_max_conns", "1")), "n", time.Hour)
 	other := openSession(t, openStore(t, admin), "other", time.Hour)
 	held := func(election string) bool {
 		return query[int64](t, operator, `SELECT count(*) FROM tenure.elections WHERE name = $1 AND session = $2`, election, n.ID()) == 1
