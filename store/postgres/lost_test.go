@@ -91,7 +91,7 @@ func TestLostAnswers(t *testing.T) {
 	if _, err := campaign(deadline(t), other, "others"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Acquire(deadline(t), driver.Bid{Election: "first"}); err != nil { // to prepare the statements on the new connection
+	if _, err := n.Acquire(deadline(t), driver.Bid{Election: "first", Queue: true}); err != nil { // to prepare the statements on the new connection
 		t.Fatal(err)
 	}
 	lostAnswer(t, proxy, func() bool { return placed("others") }, acquire("others"))
