@@ -37,9 +37,31 @@ apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "$@"
 
 // install installs what is missing. It is quiet, but says what it is about to do to the machine.
 func install(ctx context.Context) error {
+	if err := installPackages(ctx); err != nil {
+		return err
+	}
+	for _, s := range table {
+		if s.build == nil || s.missing() == nil {
+			continue
+		}
+		warn("building %s, which takes minutes, once", s.name)
+		if err := s.build(ctx); err != nil {
+			return err
+		}
+	}
+	var missing []error
+	for _, s := range table {
+		if err := s.missing(); err != nil {
+			missing = append(missing, fmt.Errorf("%s is still missing after it was installed: %w", s.name, err))
+		}
+	}
+	return errors.Join(missing...)
+}
+
+func installPackages(ctx context.Context) error {
 	var packages, names []string
 	for _, s := range table {
-		if s.missing() != nil {
+		if s.missing() != nil && len(s.packages) > 0 {
 			packages = append(packages, s.packages...)
 			names = append(names, s.name)
 		}
@@ -65,13 +87,7 @@ func install(ctx context.Context) error {
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("apt-get install %s: %w\n%s", strings.Join(packages, " "), err, out.Bytes())
 	}
-	var missing []error
-	for _, s := range table {
-		if err := s.missing(); err != nil {
-			missing = append(missing, fmt.Errorf("%s is still missing after it was installed: %w", s.name, err))
-		}
-	}
-	return errors.Join(missing...)
+	return nil
 }
 
 func warn(format string, args ...any) {

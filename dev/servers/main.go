@@ -12,6 +12,8 @@
 //	TENURE_TEST_POSTGRES       the URL of a PostgreSQL server for its superuser, password included
 //	TENURE_TEST_PGBOUNCER      the URL of the same database by way of PgBouncer in transaction mode
 //	TENURE_TEST_POSTGRES_BIN   the directory of PostgreSQL's programs, for tests that start a server of their own to crash it
+//	TENURE_TEST_ETCD           the store URL of an etcd, single node, without authentication
+//	TENURE_TEST_ETCD_METRICS   the URL of its metrics, which count requests
 package main
 
 import (

@@ -12,7 +12,8 @@ import (
 // A server is what tests need to be installed, and mostly to run. A new one is a new line of the table.
 type server struct {
 	name     string
-	packages []string // of Debian, to install unless missing returns nil
+	packages []string                        // of Debian, to install unless missing returns nil
+	build    func(ctx context.Context) error // from source; nil: it is in the packages
 	missing  func() error
 	start    func(ctx context.Context, r *running) (stop func() error, err error) // nil: it only has to be installed
 }
@@ -42,6 +43,7 @@ var table = []server{
 		missing:  func() error { _, err := servers.PgBouncerProgram(); return err },
 		start:    startPgBouncer,
 	},
+	etcd,
 }
 
 func startPostgres(ctx context.Context, r *running) (func() error, error) {

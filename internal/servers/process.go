@@ -65,8 +65,23 @@ func runIn(dir, name string, args ...string) error {
 
 // start starts a server program as the server's user; died is the signal it gets if this process dies first.
 func start(dir string, died syscall.Signal, name string, args ...string) (*process, error) {
+	cmd := exec.Command(name, args...)
+	if err := setUser(cmd); err != nil {
+		return nil, err
+	}
+	return startCommand(dir, died, cmd)
+}
+
+// startOwn is start as this process's own user, whose cache has the programs that were built here.
+func startOwn(dir string, died syscall.Signal, name string, args ...string) (*process, error) {
+	cmd := exec.Command(name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	return startCommand(dir, died, cmd)
+}
+
+func startCommand(dir string, died syscall.Signal, cmd *exec.Cmd) (*process, error) {
 	p := &process{
-		cmd:  exec.Command(name, args...),
+		cmd:  cmd,
 		log:  filepath.Join(dir, "log"),
 		done: make(chan struct{}),
 	}
@@ -75,9 +90,6 @@ func start(dir string, died syscall.Signal, name string, args ...string) (*proce
 		return nil, err
 	}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
-	if err := setUser(p.cmd); err != nil {
-		return nil, errors.Join(err, log.Close())
-	}
 	setDeathSignal(p.cmd, died)
 	started := make(chan error)
 	go func() {
