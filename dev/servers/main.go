@@ -14,6 +14,7 @@
 //	TENURE_TEST_POSTGRES_BIN   the directory of PostgreSQL's programs, for tests that start a server of their own to crash it
 //	TENURE_TEST_ETCD           the store URL of an etcd, single node, without authentication
 //	TENURE_TEST_ETCD_METRICS   the URL of its metrics, which count requests
+//	TENURE_TEST_KUBERNETES     the store URL of a Kubernetes API server for its administrator, with the path of a kubeconfig in it
 package main
 
 import (

@@ -44,6 +44,7 @@ var table = []server{
 		start:    startPgBouncer,
 	},
 	etcd,
+	kubernetes,
 }
 
 func startPostgres(ctx context.Context, r *running) (func() error, error) {
