@@ -44,7 +44,10 @@ func TestEtcdClusterOutlivesOneNode(t *testing.T) {
 	}
 	nodes[0].Kill()
 	// The two that are left may have to elect a leader first.
-	waitFor(t, func() bool { out, err := etcdctl(t, nodes[1], "get", "k", "--print-value-only"); return err == nil && out == "v" })
+	waitFor(t, func() bool {
+		out, err := etcdctl(t, nodes[1], "get", "k", "--print-value-only")
+		return err == nil && out == "v"
+	})
 	nodes[0].Start()
 	if out, err := etcdctl(t, nodes[0], "get", "k", "--print-value-only"); err != nil || out != "v" {
 		t.Fatalf("got %s, %v; want v", out, err)
