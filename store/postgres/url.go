@@ -40,6 +40,15 @@ func parseURL(raw string) (*pgxpool.Config, Options, []string, error) {
 		// What net/url says may show a part of the password.
 		return fail("it cannot be parsed: percent-encode what is not a letter or a digit in user and password, and check the port")
 	}
+	// A password that is not encoded may end up anywhere, and must not be shown from there.
+	switch {
+	case u.Fragment != "" || strings.HasSuffix(raw, "#"):
+		return fail("it has a #: percent-encode what is not a letter or a digit in user and password")
+	case strings.Contains(u.EscapedPath(), "@"):
+		return fail("it has an @ behind the host: percent-encode what is not a letter or a digit in user and password, and write %%40 for an @ in the database's name")
+	case u.Host == "" && u.Path == "" && u.RawQuery == "":
+		return fail("it names no server: write postgres://user@host:port/database")
+	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return fail("its parameters cannot be parsed: percent-encode their values, and separate them with &")
@@ -55,6 +64,8 @@ func parseURL(raw string) (*pgxpool.Config, Options, []string, error) {
 	var opts Options
 	for name, values := range query {
 		switch {
+		case strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz_") != "":
+			return fail("it has a parameter whose name has more than letters and _: percent-encode what is not a letter or a digit in user and password, and the values of parameters")
 		case len(values) > 1:
 			return fail("parameter %q is given %d times: give it once", name, len(values))
 		case slices.Contains(ownParameters, name):
@@ -67,6 +78,9 @@ func parseURL(raw string) (*pgxpool.Config, Options, []string, error) {
 		}
 	}
 	u.RawQuery = query.Encode()
+	if u.Path == "" {
+		u.Path = "/" // else the slashes before it are left out when there is no host either
+	}
 	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
 		var why string

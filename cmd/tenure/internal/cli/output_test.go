@@ -43,6 +43,13 @@ func TestSecretsStaySecret(t *testing.T) {
 		"postgres://me:s3cret@host/db?password=%zzs3cret",
 		"host=h password=s3cret",
 		"me:s3cret@host",
+		"postgres://me:12?s3cret@host/db",
+		"postgres://me:12/s3cret@host/db",
+		"postgres://me:12#s3cret@host/db",
+		"postgres://me:12?schema=s3cret@host/db",
+		"postgres://me:s3cret@host/db?passwrd=s3cret",
+		"postgres//me:s3cret@host/db",
+		"user=me password=s3cret dbname=a:b",
 	} {
 		if got := redact(raw); strings.Contains(got, "s3cret") {
 			t.Errorf("redact(%q) = %q", raw, got)
@@ -51,6 +58,34 @@ func TestSecretsStaySecret(t *testing.T) {
 		err := scrub(fmt.Errorf("cannot use %s with s3cret: %w", raw, cause), raw)
 		if strings.Contains(raw, "://") && strings.Contains(err.Error(), "s3cret") || !errors.Is(err, cause) {
 			t.Errorf("scrub for %q: %v", raw, err)
+		}
+	}
+}
+
+// The commands refuse a URL of which they cannot tell the password, and show none of it.
+func TestMisreadURLs(t *testing.T) {
+	for raw, refused := range map[string]bool{
+		"postgres://me:12?s3cret@host/db":                 true,
+		"postgres://me:12/s3cret@host/db":                 true,
+		"postgres://me:12#s3cret@host/db":                 true,
+		"postgres//me:s3cret@host/db":                     true,
+		"user=me password=s3cret dbname=a:b":              true,
+		"postgres://me:s3cr%40et@host/db":                 false,
+		"postgres://me:s3@cret@host/db":                   false,
+		"postgres://host/db?user=me@tenant&password=p@ss": false,
+		"sqlite:/home/me@work/tenure.db":                  false,
+	} {
+		_, err := (&options{store: raw}).locate()
+		if (err != nil) != refused {
+			t.Errorf("%s: %v", raw, err)
+		}
+		if err != nil && (strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "--store")) {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	for _, raw := range []string{"sqlite:/home/me@work/tenure.db", "tenure.db", "postgres://me@host/db?schema=a&sslmode=disable"} {
+		if got := redact(raw); got != raw {
+			t.Errorf("%s is shown as %s", raw, got)
 		}
 	}
 }

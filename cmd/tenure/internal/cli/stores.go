@@ -78,12 +78,15 @@ func (o *options) locate() (*location, error) {
 		l.url = "sqlite:" + (&url.URL{Path: file}).EscapedPath()
 	}
 	scheme, _, ok := strings.Cut(l.url, ":")
-	if !ok {
+	if !ok || !isScheme(scheme) {
 		return nil, usage("%s is %q: it has no scheme: use %s", l.source, redact(l.url), knownStores())
 	}
 	l.scheme, l.kind = scheme, storeKinds[scheme]
 	if l.kind == nil {
 		return nil, usage("%s is %q: there is no store of scheme %q: use %s", l.source, redact(l.url), scheme, knownStores())
+	}
+	if misread(l.url) {
+		return nil, usage("%s is %q: it has an @ behind the host: percent-encode what is not a letter or a digit in user, password and database", l.source, redact(l.url))
 	}
 	return l, nil
 }
@@ -130,18 +133,21 @@ func (l *location) failed(doing string, err error) error {
 	return classified
 }
 
-// redact returns a store's URL without password.
+// redact returns a store's URL without password. When it is not certain what is one, little of the URL is left.
 func redact(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil {
-		scheme, _, ok := strings.Cut(raw, ":")
-		if !ok || strings.ContainsAny(scheme, "@/ ") {
-			return "xxxxx"
+	scheme, _, ok := strings.Cut(raw, ":")
+	if !ok || !isScheme(scheme) {
+		if strings.ContainsAny(raw, "@=: ") {
+			return "xxxxx" // a connection string of another form
 		}
+		return raw
+	}
+	u, err := url.Parse(raw)
+	if err != nil || misplaced(u) {
 		return scheme + ":xxxxx"
 	}
 	if u.Opaque != "" && strings.Contains(u.Opaque, "@") {
-		return u.Scheme + ":xxxxx" // the slashes were forgotten: what looks like the scheme is the user's name
+		return scheme + ":xxxxx" // the slashes were forgotten: what looks like the scheme is the user's name
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -149,8 +155,8 @@ func redact(raw string) string {
 		return u.Redacted()
 	}
 	changed := false
-	for key := range query {
-		if secret(key) {
+	for key, values := range query {
+		if len(values) > 0 && values[0] != "" && (secret(key) || !slices.Contains(harmless, key)) {
 			query.Set(key, "xxxxx")
 			changed = true
 		}
@@ -158,10 +164,42 @@ func redact(raw string) string {
 	if changed {
 		u.RawQuery = query.Encode()
 	}
-	if u.Scheme == "" && strings.Contains(raw, "password") {
-		return "xxxxx" // a connection string of another form
-	}
 	return u.Redacted()
+}
+
+// harmless are the parameters whose values are shown. Others may be a password under a name that is spelled wrong.
+var harmless = []string{
+	"application_name", "bound", "channel_binding", "connect_timeout", "create", "database", "dbname", "default_query_exec_mode", "host", "network", "poll",
+	"pool_max_conns", "port", "schema", "search_path", "service", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs", "user",
+}
+
+func isScheme(s string) bool {
+	return s != "" && strings.Trim(strings.ToLower(s), "abcdefghijklmnopqrstuvwxyz0123456789+-.") == ""
+}
+
+// misplaced reports whether a URL has an @ behind its host: most likely the password before it has a /, ? or # that is not percent-encoded, so that parts of the password are
+// taken for host, path or parameters.
+func misplaced(u *url.URL) bool {
+	if u.Host == "" {
+		return false // the path of a file
+	}
+	return strings.Contains(u.EscapedPath(), "@") || strings.Contains(u.EscapedFragment(), "@") || strings.Contains(u.RawQuery, "@")
+}
+
+// misread reports whether a URL is misplaced beyond doubt: parameters may have an @.
+func misread(raw string) bool {
+	u, err := url.Parse(raw)
+	if err != nil || !misplaced(u) {
+		return false
+	}
+	u.RawQuery = ""
+	return misplaced(u) || strings.Contains(raw, "?") && u.User == nil && !namesUser(raw)
+}
+
+func namesUser(raw string) bool {
+	_, query, _ := strings.Cut(raw, "?")
+	values, err := url.ParseQuery(query)
+	return err == nil && (values.Has("user") || values.Has("password"))
 }
 
 func secret(key string) bool {
@@ -176,7 +214,9 @@ func scrub(err error, raw string) error {
 	for _, word := range secretsIn(raw) {
 		clean = strings.ReplaceAll(clean, word, "xxxxx")
 	}
-	clean = strings.ReplaceAll(clean, raw, redact(raw))
+	if u, err := url.Parse(raw); err != nil || u.Host != "" || clean != text {
+		clean = strings.ReplaceAll(clean, raw, redact(raw))
+	}
 	if clean == text {
 		return err
 	}
@@ -196,6 +236,15 @@ func secretsIn(raw string) []string {
 		}
 		return words
 	}
+	if misplaced(u) {
+		_, rest, _ := strings.Cut(raw, "://")
+		_, word, _ := strings.Cut(rest[:max(0, strings.LastIndexByte(rest, '@'))], ":")
+		for _, part := range strings.FieldsFunc(word, func(r rune) bool { return strings.ContainsRune("/?#&=", r) }) {
+			if !slices.Contains(harmless, part) && len(part) > 2 {
+				words = append(words, part)
+			}
+		}
+	}
 	if password, ok := u.User.Password(); ok && password != "" {
 		words = append(words, password, url.QueryEscape(password), url.PathEscape(password))
 		if _, written, ok := strings.Cut(u.User.String(), ":"); ok {
@@ -204,7 +253,7 @@ func secretsIn(raw string) []string {
 	}
 	for key, values := range u.Query() {
 		for _, v := range values {
-			if secret(key) && v != "" {
+			if v != "" && (secret(key) || !slices.Contains(harmless, key) && len(v) > 3) {
 				words = append(words, v, url.QueryEscape(v))
 			}
 		}
