@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // An election is what a store knows of one Lease, from all answers that concern it. While it is followed, a watch brings every change. Its methods may be called
@@ -144,12 +145,12 @@ const (
 // run reads the Lease and watches it, again and again.
 func (e *election) run(ctx context.Context) {
 	wait := retryMin
-	version := ""
+	version, byList := "", false
 	for ctx.Err() == nil {
 		began := time.Now()
 		var err error
 		if version == "" {
-			version, err = e.begin(ctx)
+			version, err = e.begin(ctx, byList)
 		}
 		if err == nil {
 			e.fail(nil)
@@ -166,7 +167,12 @@ func (e *election) run(ctx context.Context) {
 		if time.Since(began) > retryMax {
 			wait = retryMin
 		}
-		version = ""
+		tooOld := apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
+		first := tooOld && !byList
+		version, byList = "", tooOld
+		if first {
+			continue // a Lease that nobody has written for minutes, which is no fault
+		}
 		err = e.store.access.explain(ctx, e.lease, fmt.Errorf("kubernetes: watch Lease %s: %w", e.lease, err))
 		e.store.warn("a watch broke", "lease", e.lease, "error", err)
 		e.fail(err)
@@ -181,10 +187,21 @@ func (e *election) query() url.Values {
 	return url.Values{"fieldSelector": {"metadata.name=" + e.lease}}
 }
 
-// begin reads the Lease, and returns the version to watch from.
-func (e *election) begin(ctx context.Context) (version string, err error) {
+// begin reads the Lease, and returns the version to watch from. A list of the one Lease takes some fifty times as long as a read, since the API server makes certain that its
+// cache is up to date, but it has a version also when there is no Lease, and one that is not too old for a watch.
+func (e *election) begin(ctx context.Context, byList bool) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, setupLimit)
 	defer cancel()
+	if !byList {
+		l, err := e.store.get(ctx, e.lease)
+		if err != nil {
+			return "", err
+		}
+		if l.exists() {
+			e.learn(l)
+			return text(child(l.object, "metadata"), "resourceVersion"), nil
+		}
+	}
 	err = e.store.list(ctx, e.query(), func(p page) error {
 		version = p.Metadata.ResourceVersion
 		number, err := parseVersion(version)
