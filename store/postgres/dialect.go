@@ -21,6 +21,7 @@ func dialect(schema string) sqlstore.Dialect {
 		Table:    func(name string) string { return qualified(schema, name) },
 		Now:      now,
 		Token:    func(string) string { return "nextval(" + literal(qualified(schema, "token")) + ")" },
+		Greatest: "greatest",
 		RowLocks: true,
 		Gate: func(election string) string { // with the key of package fence
 			return "(SELECT pg_advisory_xact_lock(hashtextextended(" + election + ", hashtextextended(" + literal(qualified(schema, "elections")) + ", 0)))) IS NOT NULL"

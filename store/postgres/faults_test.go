@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -322,6 +323,67 @@ func TestSchemaDropped(t *testing.T) {
 	}
 	if err := <-won; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// An operator drops a part of the schema. The members make it anew.
+func TestPartOfSchemaDropped(t *testing.T) {
+	for part, statement := range map[string]string{"token": "DROP SEQUENCE %s.token", "waiters": "DROP TABLE %s.waiters CASCADE", "elections": "DROP TABLE %s.elections CASCADE"} {
+		t.Run(part, func(t *testing.T) {
+			storeURL, schema := newSchema(t)
+			s := openStore(t, storeURL)
+			before := openSession(t, s, "leader", time.Hour)
+			first, err := campaign(deadline(t), before, "e")
+			if err != nil {
+				t.Fatal(err)
+			}
+			exec(t, storeURL, fmt.Sprintf(statement, schema))
+			if _, err := before.Acquire(deadline(t), driver.Bid{Election: "f", Queue: true}); !errors.Is(err, driver.ErrSessionLost) || !strings.Contains(err.Error(), schema) {
+				t.Errorf("Acquire: %v; want ErrSessionLost that names the schema", err)
+			}
+			again := openSession(t, s, "leader", time.Hour)
+			second, err := again.Acquire(deadline(t), driver.Bid{Election: "f", Queue: true})
+			if err != nil || second.Token <= first.Token {
+				t.Errorf("token %d after %d, %v", second.Token, first.Token, err)
+			}
+			if n := query[int64](t, connect(t, storeURL), "SELECT count(*) FROM "+schema+".status"); n == 0 {
+				t.Error("the view shows nothing")
+			}
+			refusing := with(t, storeURL, "create", "false")
+			exec(t, storeURL, fmt.Sprintf(statement, schema))
+			_, err = postgres.Open(deadline(t), refusing)
+			checkError(t, err, schema, "tenure store init")
+		})
+	}
+}
+
+// A logical replica gets the rows and not the sequence, and an operator may set it back. The tokens of an election grow all the same.
+func TestSequenceSetBack(t *testing.T) {
+	storeURL, schema := newSchema(t)
+	s := openStore(t, storeURL)
+	leader, waiter := openSession(t, s, "leader", time.Hour), openSession(t, s, "waiter", time.Hour)
+	first, err := campaign(deadline(t), leader, "e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, storeURL, `SELECT setval('`+schema+`.token', 1)`)
+	won := waiting(t, waiter, "e")
+	if err := leader.Release(deadline(t), "e", first.Token); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-won; err != nil {
+		t.Fatal(err)
+	}
+	second, err := campaign(deadline(t), waiter, "e")
+	if err != nil || second.Token <= first.Token {
+		t.Errorf("handed over: token %d after %d, %v", second.Token, first.Token, err)
+	}
+	if err := waiter.Release(deadline(t), "e", second.Token); err != nil {
+		t.Fatal(err)
+	}
+	third, err := campaign(deadline(t), leader, "e")
+	if err != nil || third.Token <= second.Token {
+		t.Errorf("taken: token %d after %d, %v", third.Token, second.Token, err)
 	}
 }
 

@@ -39,7 +39,7 @@ func schemaStatements(name string) []string {
 		lockSchema,
 		`CREATE SCHEMA IF NOT EXISTS ` + quoted(name),
 		`CREATE SEQUENCE IF NOT EXISTS ` + qualified(name, "token") + ` AS bigint CACHE 1 NO CYCLE`,
-		// Tokens must not start again when the schema is dropped and created anew. Guards remember.
+		// Tokens must not start again when the schema, or the sequence, is dropped and created anew. Guards remember.
 		`SELECT setval(` + literal(qualified(name, "token")) + `, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM ` + qualified(name, "token") + ` WHERE NOT is_called`,
 	}
 	statements = append(statements, sqlstore.Tables(d, func(index string) string { return index })...)
@@ -63,13 +63,14 @@ func grants(schema, role string) []string {
 // do something first.
 func prepare(ctx context.Context, conn *pgx.Conn, schema string, create bool) error {
 	d := dialect(schema)
-	var exists, use, tables, mayCreateSchema, mayCreateTables bool
+	var exists, use, tables, complete, mayCreateSchema, mayCreateTables bool
 	var role, database string
 	err := conn.QueryRow(ctx, `SELECT n.oid IS NOT NULL, coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
   EXISTS (SELECT FROM pg_class AS c WHERE c.relnamespace = n.oid AND c.relname = 'meta'),
+  (SELECT count(*) = 4 FROM pg_class AS c WHERE c.relnamespace = n.oid AND c.relname IN ('sessions', 'elections', 'waiters', 'token')),
   has_database_privilege(current_database(), 'CREATE'), coalesce(has_schema_privilege(n.oid, 'CREATE'), false), current_user::text, current_database()::text
 FROM (SELECT 1) AS one LEFT JOIN pg_namespace AS n ON n.nspname = $1`, pgx.QueryExecModeExec, schema).
-		Scan(&exists, &use, &tables, &mayCreateSchema, &mayCreateTables, &role, &database)
+		Scan(&exists, &use, &tables, &complete, &mayCreateSchema, &mayCreateTables, &role, &database)
 	if err != nil {
 		return fmt.Errorf("postgres: look for schema %q: %w", schema, err)
 	}
@@ -89,11 +90,18 @@ FROM (SELECT 1) AS one LEFT JOIN pg_namespace AS n ON n.nspname = $1`, pgx.Query
 		if err != nil {
 			return explain(err, schema, role)
 		}
-		return sqlstore.CheckVersion(d, version)
+		if err := sqlstore.CheckVersion(d, version); err != nil || complete {
+			return err
+		}
+		// Somebody has dropped a part.
+	}
+	switch {
+	case !create && tables:
+		return invalid("schema %q of database %q lacks a table or the sequence of tenure, and creating them was not asked for: run \"tenure store init\", or %s", schema, database, byAdministrator)
 	case !create:
 		return invalid("schema %q of database %q has no tables of tenure, and creating them was not asked for: run \"tenure store init\", or %s", schema, database, byAdministrator)
 	case exists && !mayCreateTables:
-		return invalid("schema %q of database %q has no tables of tenure, and role %q may not create them: GRANT CREATE ON SCHEMA %s TO %s, or %s",
+		return invalid("schema %q of database %q lacks tables of tenure, and role %q may not create them: GRANT CREATE ON SCHEMA %s TO %s, or %s",
 			schema, database, role, quoted(schema), quoted(role), byAdministrator)
 	case !exists && !mayCreateSchema:
 		return invalid("schema %q does not exist in database %q, and role %q may not create it: GRANT CREATE ON DATABASE %s TO %s, or %s",

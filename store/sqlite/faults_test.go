@@ -353,14 +353,14 @@ func TestCorruptRows(t *testing.T) {
 	}
 }
 
-// Tables and rows that somebody removed come back, and tokens go on.
+// Tables and rows that somebody removed or spoilt come back, and tokens go on.
 func TestTablesRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tenure.db")
 	store := openFor(t, path)
 	last := acquire(t, session(t, store, "m", time.Minute), "e").Token
 	for _, removal := range []string{
 		"DELETE FROM tenure_token", "DELETE FROM tenure_clock", "DROP TABLE tenure_token", "DROP TABLE tenure_clock", "DROP TABLE tenure_sessions",
-		"DROP TABLE tenure_waiters",
+		"DROP TABLE tenure_waiters", "UPDATE tenure_token SET last = 5", "UPDATE tenure_token SET last = 'nonsense'",
 	} {
 		execute(t, path, removal)
 		var r driver.Record

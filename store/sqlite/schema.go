@@ -20,6 +20,7 @@ func dialect(path string) sqlstore.Dialect {
 		Now:       now,
 		// A table of its own, so that tokens go on when an operator deletes an election.
 		Token:      func(rank string) string { return "((SELECT last FROM tenure_token) + " + rank + ")" },
+		Greatest:   "max",
 		AfterToken: "UPDATE tenure_token SET last = last + changes() WHERE changes() > 0",
 		Poll:       20 * time.Millisecond,
 		Text:       "TEXT",

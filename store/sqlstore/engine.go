@@ -70,6 +70,9 @@ type Dialect struct {
 	// changes, whose rank is an expression: 1, or the row's number among those that the statement changes.
 	Token func(rank string) string
 
+	// Greatest is the function that returns the greatest of its arguments: greatest, or max in SQLite.
+	Greatest string
+
 	// AfterToken is a statement to run after each statement that may have drawn tokens, empty for none. It counts up a table that
 	// Token reads: UPDATE tenure_token SET last = last + changes().
 	AfterToken string

@@ -113,6 +113,9 @@ var (
 // run runs a script of the session. Without tables there is no session, and an engine may know that it is lost.
 func (n *session) run(ctx context.Context, script Script) ([][]Row, error) {
 	answer, err := n.store.run(ctx, script)
+	if errors.Is(err, ErrNoTables) {
+		n.store.damaged.Store(true)
+	}
 	if errors.Is(err, ErrNoTables) || errors.Is(err, driver.ErrSessionLost) {
 		return nil, n.lose(err)
 	}

@@ -58,9 +58,10 @@ const partSize = "1000"
 
 const record = `e.name, e.token, e.session, e.member, e.value, e.acquired_at, s.expires_at, {now}`
 
-// set makes the session of n the holder, or nobody when that is null.
+// set makes the session of n the holder, or nobody when that is null. The generator of tokens may have been set back, as that of a logical replica is, which
+// gets the rows and not the sequence: an election's tokens grow all the same.
 const set = `SET session = n.session, member = coalesce(n.member, ''), value = coalesce(n.value, CAST('' AS {bytes})),
-  token = CASE WHEN n.session IS NULL THEN e.token ELSE {token n.rank} END,
+  token = CASE WHEN n.session IS NULL THEN e.token ELSE {greatest}({token n.rank}, e.token + 1) END,
   acquired_at = CASE WHEN n.session IS NULL THEN 0 ELSE {now} END, asked = 0`
 
 func newStatements(d Dialect) *statements {
@@ -90,7 +91,7 @@ UNION ALL SELECT 2, election, seq, 0 FROM {waiters} WHERE session = $1`),
 		create: x(`INSERT INTO {elections} (name, token) SELECT CAST($1 AS text), 0 FROM {sessions} WHERE id = $2 AND expires_at > {now} ON CONFLICT (name) DO NOTHING`),
 		lock:   x(`SELECT 1 FROM {elections} AS e WHERE e.name = $1{gate $1}{FOR UPDATE OF e}`),
 		take: changing(d, Taken, "", (`UPDATE {elections} AS e SET session = $2, member = $3, value = $4,
-  token = CASE WHEN e.session = $2 THEN e.token ELSE {token 1} END,
+  token = CASE WHEN e.session = $2 THEN e.token ELSE {greatest}({token 1}, e.token + 1) END,
   acquired_at = CASE WHEN e.session = $2 THEN e.acquired_at ELSE {now} END,
   asked = CASE WHEN e.session = $2 THEN e.asked ELSE 0 END
 WHERE e.name = $1 AND ` + sound + ` AND EXISTS (SELECT 1 FROM {sessions} AS m WHERE m.id = $2 AND m.expires_at > {now})
@@ -247,7 +248,7 @@ func expand(d Dialect, text string) string {
 	if d.Untied != "" {
 		untied = "s.bound <> 0 AND " + d.Untied
 	}
-	text = strings.NewReplacer(append(pairs, "{now}", d.Now, "{untied}", untied, "{bytes}", d.Bytes)...).Replace(text)
+	text = strings.NewReplacer(append(pairs, "{now}", d.Now, "{untied}", untied, "{bytes}", d.Bytes, "{greatest}", d.Greatest)...).Replace(text)
 	if d.Parameter != nil {
 		text = parameterMark.ReplaceAllStringFunc(text, func(m string) string {
 			n, _ := strconv.Atoi(m[1:])

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -73,6 +74,8 @@ type Store struct {
 	workers sync.WaitGroup
 	stir    chan struct{} // wakes the poller: there may be something to poll for
 
+	damaged atomic.Bool // a table was missing: Prepare comes before the next session
+
 	mu       sync.Mutex
 	closed   bool
 	pushing  bool
@@ -120,7 +123,15 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 			return nil, fmt.Errorf("%s: tie a session to the connection: %w", s.d.Name, err)
 		}
 	}
-	err := s.insert(ctx, id, member, ttl, bound)
+	var err error
+	if s.damaged.Swap(false) && s.opts.Prepare != nil {
+		// The table of sessions may be there all the same, and sessions without the others would be lost one after the other.
+		err = s.opts.Prepare(ctx)
+		s.damaged.CompareAndSwap(false, err != nil)
+	}
+	if err == nil {
+		err = s.insert(ctx, id, member, ttl, bound)
+	}
 	if errors.Is(err, ErrNoTables) && s.opts.Prepare != nil {
 		if err = s.opts.Prepare(ctx); err == nil {
 			err = s.insert(ctx, id, member, ttl, bound)
