@@ -28,15 +28,16 @@ type Member struct {
 	ctx    context.Context // cancelled with ErrLeft when the member leaves
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex
-	left     bool
-	stands   map[string]*stand
-	cooling  map[string]time.Time // when the member may stand again in an election that it lost
-	sessions map[*session]struct{}
-	shared   *session      // where the store shares sessions: the current one
-	opening  *opening      // under way
-	idle     chan struct{} // closed and replaced when stands or sessions shrink
-	closeErr error         // of the last session that could not be closed
+	mu        sync.Mutex
+	left      bool
+	stands    map[string]*stand
+	cooling   map[string]time.Time // when the member may stand again in an election that it lost
+	sessions  map[*session]struct{}
+	shared    *session      // where the store shares sessions: the current one
+	opening   *opening      // under way
+	idle      chan struct{} // closed and replaced when stands or sessions shrink
+	closeErr  error         // of the last session that could not be closed
+	stillborn int           // sessions that were lost before their first renewal, since the last that was renewed
 }
 
 // An opening is the one attempt, repeated until it succeeds, to open the shared session.
@@ -136,6 +137,15 @@ func (m *Member) openOwn(ctx context.Context, st *stand, wait bool) (*session, e
 
 // openUntil opens a session, trying until it succeeds, the context ends, or an error is final. It tells failed of every other error.
 func (m *Member) openUntil(ctx context.Context, failed func(error)) (*session, error) {
+	// A store that opens sessions and then loses them must not be asked for them without end.
+	m.mu.Lock()
+	stillborn := m.stillborn
+	m.mu.Unlock()
+	if stillborn > 1 {
+		if err := sleep(ctx, m.backoff(stillborn-1)); err != nil {
+			return nil, err
+		}
+	}
 	for failures := 1; ; failures++ {
 		s, err := m.open(ctx)
 		if err == nil || errors.Is(err, driver.ErrInvalid) || errors.Is(err, ErrLeft) || ctx.Err() != nil {
@@ -167,6 +177,17 @@ func (m *Member) reopen(o *opening) {
 	}
 	m.opening = nil
 	close(o.done)
+}
+
+// settled notes that a session was renewed, or lost before it ever was. It may be called with session.mu held.
+func (m *Member) settled(renewed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if renewed {
+		m.stillborn = 0
+	} else {
+		m.stillborn++
+	}
 }
 
 // began notes the term of a stand.

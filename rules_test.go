@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gotenure/tenure"
+	"github.com/gotenure/tenure/driver"
 )
 
 // Times in this file are virtual: see testing/synctest. With a TTL of 15 s the deadline is 11.85 s after the send of a renewal.
@@ -391,6 +392,35 @@ func TestSessionLostWhileWaiting(t *testing.T) {
 			t.Errorf("%s leads at the store", b.leader("e"))
 		}
 		leave(t, a, c)
+	})
+}
+
+// L3: a store that opens sessions and loses them at the first use, as one does of which a part was removed, is asked less and less often.
+func TestStillbornSessions(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bench) {
+		m := b.join(tenure.Config{ID: "a", TTL: ttl})
+		b.intercept(func(_ context.Context, op string) error {
+			if op == "acquire" {
+				return driver.ErrSessionLost
+			}
+			return nil
+		}, nil)
+		won := make(chan *tenure.Term)
+		go func() { won <- campaign(t, m, "e") }()
+		time.Sleep(time.Minute)
+		if n := b.opens.Load(); n < 5 || n > 200 {
+			t.Errorf("%d sessions opened within a minute", n)
+		}
+		b.intercept(nil, nil)
+		healed := time.Now()
+		term := <-won
+		if took := time.Since(healed); took > ttl {
+			t.Errorf("led %v after the store was mended", took)
+		}
+		if err := term.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		leave(t, m)
 	})
 }
 

@@ -29,6 +29,7 @@ type session struct {
 	failures    int                // renewals that failed since the last that succeeded
 	failure     error              // the last of them
 	renewals    int                // sent so far
+	renewedOnce bool               // one of them has succeeded
 	namesake    string             // the last one reported
 }
 
@@ -137,8 +138,9 @@ func (s *session) renewed(sent moment, grant driver.Grant, err error) time.Durat
 		return min(m.backoff(failures), m.cfg.RenewInterval)
 	}
 	s.mu.Lock()
-	s.failures, s.failure = 0, nil
+	s.failures, s.failure, s.renewedOnce = 0, nil, true
 	s.mu.Unlock()
+	m.settled(true)
 	if !s.extend(sent, grant.TTL) {
 		s.lose(fmt.Errorf("the store granted a TTL of %v, which leaves nothing after the %v for clock drift and for the work to stop", grant.TTL, m.cfg.Drift+m.cfg.StopTimeout))
 		return m.cfg.RenewInterval
@@ -242,6 +244,11 @@ func (s *session) lapse() {
 
 // lose ends the session against its will.
 func (s *session) lose(reason error) {
+	s.mu.Lock()
+	if s.ctx.Err() == nil && !s.renewedOnce {
+		s.m.settled(false)
+	}
+	s.mu.Unlock()
 	s.finish(reason, func(t *Term) error { return s.lost(t, reason) })
 }
 
