@@ -395,6 +395,45 @@ func TestSessionLostWhileWaiting(t *testing.T) {
 	})
 }
 
+// A driver that waits until its context ends says why it waited, and that is what the member's owner hears.
+func TestWhyItWaitedIsHeard(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bench) {
+		m := b.join(tenure.Config{ID: "a", TTL: ttl})
+		waits := func(ctx context.Context, op string) error {
+			if op == "renew" {
+				return driver.ErrSessionLost
+			}
+			<-ctx.Done()
+			time.Sleep(time.Millisecond)
+			return fmt.Errorf("process 7 has the lock: %w", ctx.Err())
+		}
+		b.intercept(waits, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if _, err := m.Campaign(ctx, "e"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Campaign: %v", err)
+		}
+		var told []error
+		for _, e := range eventsOf[tenure.CampaignFailed](b) {
+			told = append(told, e.Err)
+		}
+		for _, e := range eventsOf[tenure.SessionFailed](b) {
+			told = append(told, e.Err)
+		}
+		if len(told) < 5 {
+			t.Errorf("%d failures were told", len(told))
+		}
+		for _, err := range told {
+			if !strings.Contains(err.Error(), "process 7") {
+				t.Errorf("it does not say why: %v", err)
+			}
+		}
+		b.intercept(nil, nil)
+		leave(t, m)
+		time.Sleep(time.Second) // the last call returns
+	})
+}
+
 // L3: a store that opens sessions and loses them at the first use, as one does of which a part was removed, is asked less and less often.
 func TestStillbornSessions(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {

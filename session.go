@@ -361,8 +361,10 @@ func call[T any](ctx context.Context, f func(context.Context) (T, error), drop f
 		err error
 	}
 	ch := make(chan answer, 1)
+	inner, cancel := sooner(ctx)
 	go func() {
-		v, err := f(ctx)
+		defer cancel()
+		v, err := f(inner)
 		ch <- answer{v, err}
 	}()
 	select {
@@ -384,6 +386,16 @@ func call[T any](ctx context.Context, f func(context.Context) (T, error), drop f
 		var zero T
 		return zero, context.Cause(ctx)
 	}
+}
+
+// sooner returns a context that ends a little before ctx does, if that has a deadline: a driver that waits for something then has the time to
+// say for what.
+func sooner(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, end.Add(-min(time.Until(end)/20, 200*time.Millisecond)))
 }
 
 // bounded is call with a limit, and with the member's limit on requests under way.
