@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,13 @@ func (o *office) leader() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.holder
+}
+
+// all returns who has led, in order.
+func (o *office) all() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.terms)
 }
 
 func (o *office) awaitLeader(kind string) {
@@ -136,10 +144,11 @@ func startClientGo(t testing.TB, a *api, o *office, election, name string, crash
 // startTenure starts a replica that elects with this library.
 func startTenure(t testing.TB, url string, o *office, election, name string) replica {
 	t.Helper()
-	member, err := tenure.Join(t.Context(), open(t, url), tenure.Config{ID: name, TTL: leaseDuration})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return startMember(t, url, o, election, name, leaseDuration)
+}
+
+func lead(t testing.TB, member *tenure.Member, o *office, election, name string) replica {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
