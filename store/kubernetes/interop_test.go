@@ -41,6 +41,7 @@ type office struct {
 	vacated time.Time
 	longest time.Duration
 	terms   []string
+	gaps    []string
 }
 
 func (o *office) enter(who string) {
@@ -50,7 +51,9 @@ func (o *office) enter(who string) {
 		o.t.Errorf("%s leads while %s does", who, o.holder)
 	}
 	if !o.vacated.IsZero() {
-		o.longest = max(o.longest, time.Since(o.vacated))
+		gap := time.Since(o.vacated)
+		o.longest = max(o.longest, gap)
+		o.gaps = append(o.gaps, fmt.Sprintf("%s to %s: %v", o.terms[len(o.terms)-1], who, gap.Round(time.Millisecond)))
 	}
 	o.holder = who
 	o.terms = append(o.terms, who)
@@ -356,8 +359,9 @@ func TestRollingMigration(t *testing.T) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t.Logf("nobody led for %v at the most, in terms of %v", o.longest, o.terms)
-	if o.longest > leaseDuration {
+	t.Logf("handovers: %s", strings.Join(o.gaps, ", "))
+	// client-go releases nothing when it is stopped within a renewal whose answer it then does not await: the lease runs out, counted from that renewal.
+	if o.longest > leaseDuration+time.Second {
 		t.Errorf("nobody led for %v, longer than a lease of %v", o.longest, leaseDuration)
 	}
 }
