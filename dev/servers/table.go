@@ -45,6 +45,7 @@ var table = []server{
 	},
 	etcd,
 	kubernetes,
+	zookeeper,
 }
 
 func startPostgres(ctx context.Context, r *running) (func() error, error) {
