@@ -1,0 +1,2 @@
+// Package resourcelock tests that client-go elects through other stores than its own.
+package resourcelock
