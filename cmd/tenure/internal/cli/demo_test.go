@@ -4,9 +4,7 @@ package cli
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,17 +24,22 @@ func TestDemoInterrupted(t *testing.T) {
 		out, _ := os.ReadFile(filepath.Join(s.dir, "demo.stdout"))
 		return strings.Contains(string(out), "kill -STOP")
 	})
-	members, err := exec.Command("ps", "-o", "pid=", "--ppid", strconv.Itoa(demo.cmd.Process.Pid)).Output()
-	if err != nil || len(strings.Fields(string(members))) != 3 {
-		t.Fatalf("members: %q, %v", members, err)
+	var members []int
+	for pid, parent := range parents(t) {
+		if parent == demo.cmd.Process.Pid {
+			members = append(members, pid)
+		}
+	}
+	if len(members) != 3 {
+		t.Fatalf("members: %v", members)
 	}
 	demo.signal(syscall.SIGINT)
 	if code := demo.code(); code != 130 {
 		t.Errorf("exit code %d, want 130", code)
 	}
-	for _, pid := range strings.Fields(string(members)) {
-		if err := exec.Command("kill", "-0", pid).Run(); err == nil {
-			t.Errorf("member %s lives", pid)
+	for _, pid := range members {
+		if err := syscall.Kill(pid, 0); err == nil {
+			t.Errorf("member %d lives", pid)
 		}
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) != 0 {
