@@ -66,7 +66,7 @@ one machine, or a PostgreSQL database.
 A leader that dies is replaced within its TTL. Exit codes: tenure help exit-codes.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          subcommandArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
 			return usage("no command given: see above")
@@ -78,8 +78,43 @@ A leader that dies is replaced within its TTL. Exit codes: tenure help exit-code
 		return usage("%v: see %s --help", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = false
+	root.Version = versionInfo().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newRun(o), newStatus(o), newWatch(o), newResign(o), newFence(o), newStore(o), newDemo(), newVersion(), newExitCodes())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.Args, cmd.SuggestionsMinimumDistance = subcommandArgs, 1 // the names of shells are short
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+				return usage("say which shell: see %s --help", cmd.CommandPath())
+			}
+		case "help":
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				if found, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+					return usage("there is no help on %q: see %s --help", strings.Join(args, " "), found.CommandPath())
+				}
+				return nil
+			}
+		}
+	}
 	return root
+}
+
+// subcommandArgs is for a command that only has subcommands: what is left is none of them.
+func subcommandArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	remedy := fmt.Sprintf("see %s --help", cmd.CommandPath())
+	if cmd.SuggestionsMinimumDistance <= 0 {
+		cmd.SuggestionsMinimumDistance = 2
+	}
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		remedy = fmt.Sprintf("did you mean %s %s?", cmd.CommandPath(), strings.Join(similar, " or "))
+	}
+	return usage("there is no command %q: %s", cmd.CommandPath()+" "+args[0], remedy)
 }
 
 // A signalError is why a command was interrupted.

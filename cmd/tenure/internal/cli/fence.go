@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,7 @@ import (
 
 func newFence(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use:   "fence RESOURCE TOKEN -- COMMAND [ARGS...]",
+		Use:   "fence RESOURCE TOKEN [flags] -- COMMAND [ARGS...]",
 		Short: "Run a command unless its token is stale",
 		Long: `Refuse TOKEN when a higher one has been seen for RESOURCE; else remember it, so that
 every lower one is refused from now on, and run COMMAND in tenure's place.
@@ -92,6 +93,9 @@ func lookPath(name string) (string, error) {
 	case errors.Is(err, exec.ErrDot):
 		return "", fail(codeNotFound, "command %q: found in the current directory only: write ./%s", name, name)
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		if _, err := exec.LookPath("./" + name); err == nil && filepath.Base(name) == name {
+			return "", fail(codeNotFound, "command %q: not found in PATH: write ./%s for the one in this directory", name, name)
+		}
 		return "", fail(codeNotFound, "command %q: not found: check the name and PATH", name)
 	}
 	return "", fail(codeNotRunnable, "command %q: cannot be executed: %w", name, err)

@@ -73,7 +73,7 @@ func TestMisreadURLs(t *testing.T) {
 		"postgres://me:s3cr%40et@host/db":                 false,
 		"postgres://me:s3@cret@host/db":                   false,
 		"postgres://host/db?user=me@tenant&password=p@ss": false,
-		"sqlite:/home/me@work/tenure.db":                  false,
+		"sqlite:/var/lib/me@work/tenure.db":                  false,
 	} {
 		_, err := (&options{store: raw}).locate()
 		if (err != nil) != refused {
@@ -83,10 +83,18 @@ func TestMisreadURLs(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	for _, raw := range []string{"sqlite:/home/me@work/tenure.db", "tenure.db", "postgres://me@host/db?schema=a&sslmode=disable"} {
+	for _, raw := range []string{"sqlite:/var/lib/me@work/tenure.db", "tenure.db", "postgres://me@host/db?schema=a&sslmode=disable"} {
 		if got := redact(raw); got != raw {
 			t.Errorf("%s is shown as %s", raw, got)
 		}
+	}
+}
+
+// A driver that has tried several addresses says so on several lines.
+func TestOneLine(t *testing.T) {
+	cause := errors.New("failed:\n\tone: refused\n\ttwo: refused\n\tone: refused")
+	if got, want := oneLine(cause), "failed: one: refused; two: refused"; got.Error() != want || !errors.Is(got, cause) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

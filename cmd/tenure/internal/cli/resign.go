@@ -41,7 +41,7 @@ Exits with %d when nobody leads, with %d when the term is not over within --wait
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return runResign(cmd, o, args[0], wait, output) },
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait for the term to be over; 0: ask only")
+	cmd.Flags().DurationVar(&wait, "wait", 30*time.Second, "`TIME` to wait for the term to be over; 0: ask only")
 	outputFlag(cmd, &output)
 	return cmd
 }

@@ -11,7 +11,7 @@ func newStore(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "store",
 		Short: "Create a store's tables, or print how",
-		Args:  cobra.NoArgs,
+		Args:  subcommandArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return usage("say what to do: tenure store init or tenure store schema")
 		},

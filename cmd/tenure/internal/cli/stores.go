@@ -124,13 +124,24 @@ func (l *location) failed(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("%s store %s: %w", doing, l, scrub(err, l.url))
+	err = fmt.Errorf("%s store %s: %w", doing, l, oneLine(scrub(err, l.url)))
 	classified := storeFailed(err)
 	var exit *exitError
 	if errors.As(classified, &exit) && exit.code == codeUnavailable && l.kind.remedy != "" {
 		exit.err = fmt.Errorf("%w: %s", exit.err, l.kind.remedy)
 	}
 	return classified
+}
+
+// oneLine joins the lines of an error that says what came of each of several attempts, and says once what came of all of them.
+func oneLine(err error) error {
+	head, rest, ok := strings.Cut(err.Error(), "\n\t")
+	if !ok {
+		return err
+	}
+	lines := strings.Split(rest, "\n\t")
+	slices.Sort(lines)
+	return &scrubbed{head + " " + strings.Join(slices.Compact(lines), "; "), err}
 }
 
 // redact returns a store's URL without password. When it is not certain what is one, little of the URL is left.

@@ -25,7 +25,7 @@ func newVersion() *cobra.Command {
 			if output == "json" {
 				return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(v))
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "tenure %s (%s, %s)\n", v.Version, v.Go, v.Platform)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), v)
 			return failed(err)
 		},
 	}
@@ -37,6 +37,10 @@ type version struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
+}
+
+func (v version) String() string {
+	return fmt.Sprintf("tenure %s (%s, %s)", v.Version, v.Go, v.Platform)
 }
 
 func versionInfo() version {
