@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// A screen shows lines, and in a terminal below them a line that is always up to date.
+// A screen shows lines, and in a terminal that can erase one, below them a line that is always up to date.
 type screen struct {
 	out    io.Writer
 	fd     int // of the terminal; -1: it is none
@@ -22,7 +22,7 @@ type screen struct {
 
 func newScreen(out io.Writer) *screen {
 	s := &screen{out: out, fd: -1, begun: time.Now()}
-	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
 		s.fd = int(f.Fd())
 	}
 	return s

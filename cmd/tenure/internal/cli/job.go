@@ -38,6 +38,7 @@ type job struct {
 	process *supervise.Process // nil: the command does not run
 	ending  bool               // a signal has asked for the end: do not stand again
 	signal  syscall.Signal     // that signal
+	killing *supervise.Process // the one that is killed after the grace, because of SIGTERM
 }
 
 var errOver = errors.New("the command has ended")
@@ -263,7 +264,6 @@ func (j *job) handle(sig syscall.Signal) {
 		return
 	}
 	// SIGHUP asks some commands to read their configuration again: it is the end only for one that dies of it.
-	first := !j.ending
 	j.ending = j.ending || sig != syscall.SIGHUP || j.process == nil
 	j.signal = sig
 	if j.process == nil {
@@ -273,8 +273,9 @@ func (j *job) handle(sig syscall.Signal) {
 	}
 	j.log.Info("passing a signal on to the command", "election", j.options.election, "signal", sig.String(), "pid", j.process.Pid())
 	j.process.Signal(sig)
-	if sig == syscall.SIGTERM && first {
-		p := j.process
+	// Whatever came before it and was ignored: SIGTERM is the end, after the grace.
+	if p := j.process; sig == syscall.SIGTERM && j.killing != p {
+		j.killing = p
 		time.AfterFunc(j.options.grace, func() {
 			select {
 			case <-p.Done():
@@ -296,6 +297,8 @@ func (j *job) observe(ctx context.Context, member *tenure.Member) {
 		case l.Err != nil:
 			j.log.Warn("it is unknown who leads", "election", j.options.election, "err", l.Err)
 		case l.Leader == member.ID() || l.Session == last.Session && l.Token == last.Token:
+		case l.Vacant() && last.Leader == "":
+			j.log.Info("nobody leads", "election", j.options.election, "last token", l.Token)
 		case l.Vacant():
 			j.log.Info("nobody leads", "election", j.options.election, "formerly", last.Leader, "last token", l.Token)
 		default:
