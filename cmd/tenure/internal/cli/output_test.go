@@ -73,7 +73,7 @@ func TestMisreadURLs(t *testing.T) {
 		"postgres://me:s3cr%40et@host/db":                 false,
 		"postgres://me:s3@cret@host/db":                   false,
 		"postgres://host/db?user=me@tenant&password=p@ss": false,
-		"sqlite:/var/lib/me@work/tenure.db":                  false,
+		"sqlite:/var/lib/me@work/tenure.db":               false,
 	} {
 		_, err := (&options{store: raw}).locate()
 		if (err != nil) != refused {
