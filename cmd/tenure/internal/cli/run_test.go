@@ -381,6 +381,9 @@ func TestGrace(t *testing.T) {
 		// What was ignored before makes no difference.
 		r.signal(syscall.SIGINT)
 		s.eventually("the worker was interrupted", s.happened("signal-2"))
+		// What was ignored before makes no difference.
+		r.signal(syscall.SIGINT)
+		s.eventually("the worker was interrupted", s.happened("signal-2"))
 		begun := time.Now()
 		r.signal(syscall.SIGTERM)
 		s.eventually("the worker was told", s.happened("signal-15"))
