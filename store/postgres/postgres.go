@@ -236,7 +236,10 @@ func dial(ctx context.Context, config *pgxpool.Config) (*pgx.Conn, error) {
 
 // primary refuses a server that is in recovery.
 func primary(ctx context.Context, conn *pgconn.PgConn) error {
-	if err := pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn); err != nil {
+	var failed *pgconn.PgError
+	if err := pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn); errors.As(err, &failed) || err != nil && (ctx.Err() != nil || conn.IsClosed()) {
+		return fmt.Errorf("ask whether it is the primary: %w", err)
+	} else if err != nil {
 		return fmt.Errorf("%w: elections need the primary: name its host, or all hosts of the cluster", err)
 	}
 	return nil

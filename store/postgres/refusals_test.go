@@ -125,6 +125,19 @@ func TestPasswordIsNotShown(t *testing.T) {
 	}
 }
 
+// A server that does not answer the question whether it is the primary is not called a standby.
+func TestPrimaryUnknown(t *testing.T) {
+	admin := newDatabase(t)
+	exec(t, admin, `REVOKE EXECUTE ON FUNCTION pg_is_in_recovery() FROM PUBLIC`)
+	role := query[string](t, connect(t, admin), `SELECT 'asker_' || current_database()`)
+	exec(t, admin, `CREATE ROLE `+role+` LOGIN PASSWORD 'pw'`)
+	t.Cleanup(func() { exec(t, admin, `DROP ROLE `+role) })
+	_, err := postgres.Open(deadline(t), with(t, admin, "user", role, "password", "pw"))
+	if text := fmt.Sprint(err); !strings.Contains(text, "pg_is_in_recovery") || strings.Contains(text, "name its host") {
+		t.Error(err)
+	}
+}
+
 func TestSchemaVersion(t *testing.T) {
 	storeURL, schema := newSchema(t)
 	s := openStore(t, storeURL)

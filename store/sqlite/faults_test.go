@@ -384,3 +384,19 @@ func TestTablesRemoved(t *testing.T) {
 		last = r.Token
 	}
 }
+
+// A relative path in a directory that was removed cannot be found.
+func TestNoWorkingDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	_, err := sqlite.New(within(t, patience), "tenure.db", sqlite.Options{})
+	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "tenure.db") || !strings.Contains(err.Error(), "absolute") {
+		t.Errorf("%v", err)
+	}
+}

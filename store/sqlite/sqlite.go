@@ -71,9 +71,10 @@ func New(ctx context.Context, path string, opts Options) (*Store, error) {
 	if path == "" {
 		return nil, fmt.Errorf("%w: the path of the SQLite file is empty: name a file", driver.ErrInvalid)
 	}
-	path, err := filepath.Abs(path)
+	given := path
+	path, err := filepath.Abs(given)
 	if err != nil {
-		return nil, fmt.Errorf("sqlite: %w", err)
+		return nil, fmt.Errorf("sqlite: %w: the working directory of the relative path %q cannot be found (%w): name an absolute path", driver.ErrInvalid, given, err)
 	}
 	log := opts.Logger
 	if log == nil {
