@@ -103,7 +103,18 @@ func sameState(a, b driver.Record) bool {
 
 // round reads the state and follows it until it has to be read again, which again says.
 func (w *watching) round() (again bool, err error) {
-	r, revision, err := w.s.read(w.ctx, w.election)
+	down := w.s.line.down()
+	ctx, cancel := w.s.watchContext(w.ctx)
+	defer cancel()
+	go func() { // also while the client waits for an answer, which it does in silence
+		select {
+		case <-down:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	defer func() { err = w.ended(err, down) }()
+	r, revision, err := w.s.read(ctx, w.election)
 	if err != nil {
 		return false, err
 	}
@@ -111,24 +122,21 @@ func (w *watching) round() (again bool, err error) {
 	if w.enough {
 		return false, nil
 	}
-	ctx, cancel := w.s.watchContext(w.ctx)
-	defer cancel()
 	key, opts := w.s.layout.key(w.election, r.Session), []clientv3.OpOption(nil)
 	if !r.Held() {
 		from, to := w.s.layout.candidates(w.election)
 		key, opts = from, []clientv3.OpOption{to, clientv3.WithFilterDelete()}
 	}
-	down := w.s.line.down()
 	events, behind, err := w.s.follow(ctx, key, revision, opts...)
 	switch {
 	case errors.Is(err, errGap):
 		return true, nil
 	case err != nil:
-		return false, w.ended(err)
+		return false, err
 	case events == nil:
 		return true, nil
 	case behind:
-		now, _, err := w.s.read(w.ctx, w.election)
+		now, _, err := w.s.read(ctx, w.election)
 		if err != nil {
 			return false, err
 		}
@@ -144,28 +152,39 @@ func (w *watching) round() (again bool, err error) {
 				return true, nil
 			}
 			if err != nil {
-				return false, w.ended(err)
+				return false, err
 			}
 			if again, err := w.digest(r, response.Events); again || err != nil || w.enough {
 				return again, err
 			}
-		case <-down:
-			return false, errDisconnected
 		case <-ctx.Done():
-			return false, w.ended(ctx.Err())
+			return false, ctx.Err()
 		}
 	}
 }
 
 // ended tells whose end it was that ended the watch.
-func (w *watching) ended(err error) error {
-	if cause := w.ctx.Err(); cause != nil {
-		return fmt.Errorf("etcd: watch: %w", cause)
-	}
-	if w.s.ctx.Err() != nil {
+func (w *watching) ended(err error, down <-chan struct{}) error {
+	switch {
+	case err == nil:
+		return nil
+	case w.ctx.Err() != nil:
+		return fmt.Errorf("etcd: watch: %w", w.ctx.Err())
+	case w.s.ctx.Err() != nil:
 		return errClosed
+	case errors.Is(err, context.Canceled) && isClosed(down):
+		return errDisconnected
 	}
 	return err
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // digest tells what the events say of the leader r. When it returns true the state has to be read again.
