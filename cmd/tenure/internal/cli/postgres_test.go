@@ -3,11 +3,14 @@
 package cli
 
 import (
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gotenure/tenure/internal/testserver"
 )
 
 // The commands that treat PostgreSQL in a way of its own.
@@ -48,5 +51,26 @@ func TestPostgresCommands(t *testing.T) {
 	check("login", codeUnavailable, "nobody:xxxxx@", "status")
 	if log, _ := os.ReadFile(filepath.Join(s.dir, "login.stderr")); strings.Contains(string(log), "s3cret") {
 		t.Errorf("the password is shown: %s", log)
+	}
+}
+
+// A pooler in transaction mode shares a server's connection between commands. None may leave anything behind on it.
+func TestFenceBehindPooler(t *testing.T) {
+	s := &site{t: t, dir: t.TempDir(), store: newDatabase(t)}
+	pooler, err := url.Parse(testserver.PgBouncerURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	database, err := url.Parse(s.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pooler.Path = database.Path
+	s.store = pooler.String()
+	for i, args := range [][]string{{"store", "init"}, {"fence", "r", "1", "--", "true"}, {"fence", "r", "2", "--", "true"}, {"fence", "r", "2", "--", "true"}} {
+		r := s.tenure(fmt.Sprint("c", i), args...)
+		if code := r.code(); code != 0 {
+			t.Errorf("%v: exit code %d: %s", args, code, r.log())
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -66,6 +67,8 @@ func postgresDatabase(_ context.Context, raw string) (*sql.DB, *fence.Guard, err
 	if err != nil {
 		return nil, nil, err
 	}
+	// One check is no reason to prepare a statement, which a pooler in transaction mode would give to others.
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	return stdlib.OpenDB(*config.ConnConfig), guard, nil
 }
 
