@@ -65,9 +65,8 @@ var (
 //	etcd://user:password@host:2379,host:2379?cacert=ca.pem&cert=client.pem&key=client.key&prefix=team/
 //
 // Several hosts are nodes of one cluster. Parameters are prefix (Options.Prefix), tls (true: with the system's authorities), cacert (a file with the authorities
-// instead), cert and key (files of a client certificate, read anew for each connection so that they can be renewed in place), and servername (instead of
-// the host's name in the server's certificate). Others are an error. Open asks the cluster once: an error that wraps driver.ErrInvalid says what has to be
-// changed; none shows the password.
+// instead), cert and key (files of a client certificate, read anew for each connection so that they can be renewed in place). Others are an error. Open asks
+// the cluster once: an error that wraps driver.ErrInvalid says what has to be changed; none shows the password.
 func Open(ctx context.Context, url string) (*Store, error) {
 	config, opts, err := parseURL(url)
 	if err != nil {
@@ -80,6 +79,11 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	s := newStore(client, opts)
 	s.own = true
 	if err := s.check(ctx); err != nil {
+		if ctx.Err() != nil {
+			if reason := unreachable(config); reason != nil {
+				err = fmt.Errorf("%w: %w", err, reason)
+			}
+		}
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

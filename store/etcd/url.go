@@ -70,10 +70,8 @@ func parseURL(raw string) (clientv3.Config, Options, error) {
 			files.cert = value
 		case "key":
 			files.key = value
-		case "servername":
-			files.server = value
 		default:
-			return fail("unknown parameter %q: known are cacert, cert, key, prefix, servername, tls", name)
+			return fail("unknown parameter %q: known are cacert, cert, key, prefix, tls", name)
 		}
 	}
 	scheme := "http"
@@ -98,22 +96,22 @@ func parseURL(raw string) (clientv3.Config, Options, error) {
 
 // tlsFiles are what a URL says about TLS.
 type tlsFiles struct {
-	on, off               bool
-	ca, cert, key, server string
+	on, off       bool
+	ca, cert, key string
 }
 
 // config returns nil when the connection is not to be encrypted.
 func (f tlsFiles) config() (*tls.Config, error) {
-	named := f.ca != "" || f.cert != "" || f.key != "" || f.server != ""
+	named := f.ca != "" || f.cert != "" || f.key != ""
 	switch {
 	case f.off && named:
-		return nil, fmt.Errorf("tls=false beside cacert, cert, key or servername: leave one out")
+		return nil, fmt.Errorf("tls=false beside cacert, cert or key: leave one out")
 	case !f.on && !named:
 		return nil, nil
 	case (f.cert == "") != (f.key == ""):
 		return nil, fmt.Errorf("cert and key belong together: give both, or neither")
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.server}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {
