@@ -200,10 +200,12 @@ func (p *Process) follow(reports *os.File, started chan<- report) {
 		case r.Err != "":
 			failed = true
 			started <- r
-		case r.Expired != "" && p.wasStopped():
+		case r.Expired == unix.SignalName(unix.SIGKILL) && p.wasStopped():
 			p.log.Warn("the command had no more time to stop: it was killed", "pid", p.pid)
 		case r.Expired != "":
-			p.err = errExpired
+			if !p.wasStopped() {
+				p.err = errExpired
+			}
 			p.log.Warn("the guardian has sent a signal to the command: its deadline had passed", "signal", r.Expired, "pid", p.pid)
 		case r.Stopped != 0:
 			p.log.Warn("the command is stopped; this member still leads", "signal", unix.SignalName(unix.Signal(r.Stopped)), "pid", p.pid)
