@@ -1,0 +1,535 @@
+package zookeeper
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/gotenure/tenure/driver"
+)
+
+// A seat is what a session has to do with one election. Its lock is held while its node is made, looked for or removed; the mutex of the session
+// guards what is below.
+type seat struct {
+	election string
+	dir      string
+	lock     chan struct{} // buffer of one
+
+	mark  string // the unique part of the node's name
+	sent  bool   // a node was asked for, and whether it was made is not known
+	path  string // of the node; empty: there is none, or it is not known
+	data  []byte // of the node, as this session has written it
+	token uint64 // of the term; 0: it does not lead, as far as is known
+	moved bool   // something has happened that KeepAlive has to look after
+
+	watched string // the node of which the seat hears
+	unhook  func()
+
+	waits bool          // the last Acquire was refused, and nothing has happened since
+	wake  chan struct{} // closed when that is over
+}
+
+func (t *seat) tryLock() bool {
+	select {
+	case t.lock <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t *seat) unlock() { <-t.lock }
+
+// seat returns the session's seat in an election, locked; nil when there is none and make is false.
+func (m *session) seat(ctx context.Context, election string, make bool) (*seat, error) {
+	for {
+		m.mu.Lock()
+		t := m.seats[election]
+		if t == nil {
+			if !make {
+				m.mu.Unlock()
+				return nil, nil
+			}
+			t = newSeat(election, m.store.layout.election(election))
+			m.seats[election] = t
+		}
+		m.mu.Unlock()
+		select {
+		case t.lock <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("zookeeper: %w", ctx.Err())
+		}
+		m.mu.Lock()
+		current := m.seats[election] == t
+		m.mu.Unlock()
+		if current {
+			return t, nil
+		}
+		t.unlock() // it was given up meanwhile
+	}
+}
+
+func newSeat(election, dir string) *seat {
+	return &seat{election: election, dir: dir, lock: make(chan struct{}, 1), mark: newMark(), wake: make(chan struct{})}
+}
+
+// newMark returns a random UUID, whose form Curator expects.
+func newMark() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// happened is called when something has happened to the node of which the seat hears.
+func (m *session) happened(t *seat, path string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t.watched != path {
+		return
+	}
+	if t.path != "" {
+		t.moved = true
+	}
+	if t.token != 0 {
+		signal(m.changed)
+	}
+	t.rouse()
+}
+
+// rouse ends a wait. The mutex is held.
+func (t *seat) rouse() {
+	if t.waits {
+		t.waits = false
+		close(t.wake)
+	}
+}
+
+// hear makes the seat hear of a node, and of no other; empty: of none.
+func (m *session) hear(t *seat, path string) {
+	m.mu.Lock()
+	unhook, same := t.unhook, t.watched == path
+	if !same {
+		t.watched, t.unhook = path, nil
+	}
+	m.mu.Unlock()
+	if same {
+		return
+	}
+	if unhook != nil {
+		unhook()
+	}
+	if path == "" {
+		return
+	}
+	unhook = m.link.hook(path, func() { m.happened(t, path) })
+	m.mu.Lock()
+	t.unhook = unhook
+	m.mu.Unlock()
+}
+
+// leave gives a seat up that has no node.
+func (m *session) leave(t *seat) {
+	m.hear(t, "")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t.rouse()
+	if m.seats[t.election] == t {
+		delete(m.seats, t.election)
+	}
+}
+
+// gone forgets a seat's node, which is no longer there. The next one has another name.
+func (m *session) gone(t *seat) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t.mark, t.sent, t.path, t.data, t.token, t.moved = newMark(), false, "", nil, 0, false
+	t.rouse()
+}
+
+// A position is where a seat's node stands.
+type position struct {
+	own   node
+	first string // the path of the leader's node
+	ahead string // the path of the node before the own; empty: the own leads
+}
+
+// look finds the seat's node in the queue, and hears of what would change its position. ok is false when the node is not there.
+func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err error) {
+	for {
+		m.mu.Lock()
+		t.moved = false
+		m.mu.Unlock()
+		line, err := m.line(ctx, t)
+		if err != nil {
+			return position{}, false, m.stale(t, err)
+		}
+		name := t.dir + "/" + candidatePrefix + t.mark + latch
+		mine := func(c candidate) bool { return strings.HasPrefix(c.path, name) }
+		i := slices.IndexFunc(line, mine)
+		if i < 0 {
+			m.gone(t)
+			return position{}, false, nil
+		}
+		own, first := line[i].path, line[0].path
+		m.mu.Lock()
+		t.path, t.sent = own, false
+		m.mu.Unlock()
+		for _, c := range line[i+1:] {
+			if mine(c) { // asked for twice, because the first answer was lost
+				if err := m.remove(ctx, c.path); err != nil {
+					return position{}, false, err
+				}
+			}
+		}
+		if i > 0 {
+			ahead := line[i-1].path
+			m.hear(t, ahead)
+			there, err := m.link.exists(ctx, ahead, true)
+			if err != nil {
+				return position{}, false, m.stale(t, m.failed("watch "+ahead, err))
+			}
+			if !there {
+				continue
+			}
+			m.mu.Lock()
+			t.token = 0
+			m.mu.Unlock()
+			return position{first: first, ahead: ahead}, true, nil
+		}
+		m.hear(t, own)
+		n, err := m.link.get(ctx, own, true)
+		if errors.Is(err, zk.ErrNoNode) {
+			continue
+		}
+		if err != nil {
+			return position{}, false, m.stale(t, m.failed("read "+own, err))
+		}
+		if n.stat.EphemeralOwner != m.owner {
+			m.gone(t) // somebody else has made a node of this name
+			return position{}, false, nil
+		}
+		m.mu.Lock()
+		t.data, t.token = n.data, uint64(n.stat.Czxid)
+		m.mu.Unlock()
+		return position{own: n, first: own}, true, nil
+	}
+}
+
+// stale marks a seat whose look has failed.
+func (m *session) stale(t *seat, err error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t.moved = true
+	return err
+}
+
+// line reads the election's candidates.
+func (m *session) line(ctx context.Context, t *seat) ([]candidate, error) {
+	children, err := m.link.children(ctx, t.dir, false)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return nil, m.failed("read "+t.dir, err)
+	}
+	return candidates(t.dir, children), nil
+}
+
+// review finds out what has become of a seat. Whether a node was made whose answer was lost is certain only after a barrier.
+func (m *session) review(ctx context.Context, t *seat) error {
+	m.mu.Lock()
+	sent, node := t.sent, t.path != ""
+	m.mu.Unlock()
+	if !sent && !node {
+		return nil
+	}
+	if sent {
+		if err := m.link.barrier(ctx); err != nil {
+			return m.failed("look for a node", err)
+		}
+	}
+	_, _, err := m.look(ctx, t)
+	return err
+}
+
+// Acquire makes the session a candidate, and finds out whether it is the first.
+func (m *session) Acquire(ctx context.Context, bid driver.Bid) (driver.Record, error) {
+	if err := driver.CheckName("election", bid.Election); err != nil {
+		return driver.Record{}, err
+	}
+	if len(bid.Value) > maxValue {
+		return driver.Record{}, fmt.Errorf("zookeeper: %w: value of %q has %d bytes: shorten it to at most %d", driver.ErrInvalid, bid.Election, len(bid.Value), maxValue)
+	}
+	if err := m.live(ctx); err != nil {
+		return driver.Record{}, err
+	}
+	t, err := m.seat(ctx, bid.Election, true)
+	if err != nil {
+		return driver.Record{}, err
+	}
+	defer t.unlock()
+	r, err := m.acquire(ctx, t, bid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case err == nil:
+		m.reported[t.election] = r.Token
+		t.rouse()
+	case errors.Is(err, driver.ErrHeld):
+		delete(m.reported, t.election)
+	default:
+		t.rouse()
+	}
+	return r, err
+}
+
+func (m *session) acquire(ctx context.Context, t *seat, bid driver.Bid) (driver.Record, error) {
+	data := dataOf(m.member, bid.Value)
+	m.mu.Lock()
+	sent := t.sent
+	m.mu.Unlock()
+	if sent {
+		if err := m.review(ctx, t); err != nil {
+			return driver.Record{}, err
+		}
+	}
+	created := false
+	for {
+		if err := m.live(ctx); err != nil {
+			return driver.Record{}, err
+		}
+		m.await(t) // what happens from now on is to be heard of
+		m.mu.Lock()
+		path := t.path
+		m.mu.Unlock()
+		if path == "" {
+			if !bid.Queue {
+				r, free, err := m.beside(ctx, t)
+				if err != nil || !free {
+					return r, err
+				}
+			}
+			if err := m.create(ctx, t, data); err != nil {
+				return driver.Record{}, err
+			}
+			created = true
+		}
+		at, ok, err := m.look(ctx, t)
+		if err != nil {
+			return driver.Record{}, err
+		}
+		if !ok {
+			continue
+		}
+		m.mu.Lock()
+		path, same := t.path, bytes.Equal(t.data, data)
+		m.mu.Unlock()
+		if at.ahead != "" && !bid.Queue && created {
+			if err := m.remove(ctx, path); err != nil {
+				return driver.Record{}, err
+			}
+			m.gone(t)
+			continue
+		}
+		if !same {
+			_, err := call(ctx, m.link, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, data, -1) })
+			if errors.Is(err, zk.ErrNoNode) {
+				m.gone(t)
+				continue
+			}
+			if err != nil {
+				return driver.Record{}, m.failed("publish the value of "+path, err)
+			}
+			m.mu.Lock()
+			t.data = data
+			m.mu.Unlock()
+			at.own.data = data
+		}
+		if at.ahead == "" {
+			h, err := holderOf(t.election, path, at.own)
+			h.record.Value = bytes.Clone(bid.Value)
+			return h.record, err
+		}
+		h, ok, err := m.holder(ctx, t, at.first)
+		if err != nil {
+			return driver.Record{}, err
+		}
+		if ok {
+			return h.record, driver.ErrHeld
+		}
+	}
+}
+
+// await makes the seat one that waits again. The lock is held.
+func (m *session) await(t *seat) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !t.waits {
+		t.waits, t.wake = true, make(chan struct{})
+	}
+}
+
+// beside looks who leads, without taking a place. free says that nobody does; else the record and the error are Acquire's.
+func (m *session) beside(ctx context.Context, t *seat) (r driver.Record, free bool, err error) {
+	for {
+		line, err := m.line(ctx, t)
+		if err != nil || len(line) == 0 {
+			return r, err == nil, err
+		}
+		first := line[0].path
+		m.hear(t, first)
+		there, err := m.link.exists(ctx, first, true)
+		if err != nil {
+			return r, false, m.failed("watch "+first, err)
+		}
+		if !there {
+			continue
+		}
+		h, ok, err := m.holder(ctx, t, first)
+		if err != nil {
+			return r, false, err
+		}
+		if ok {
+			return h.record, false, driver.ErrHeld
+		}
+	}
+}
+
+// holder reads the leader's node; ok is false when it has just gone.
+func (m *session) holder(ctx context.Context, t *seat, path string) (h holder, ok bool, err error) {
+	n, err := m.link.get(ctx, path, false)
+	if errors.Is(err, zk.ErrNoNode) {
+		return h, false, nil
+	}
+	if err != nil {
+		return h, false, m.failed("read "+path, err)
+	}
+	h, err = holderOf(t.election, path, n)
+	return h, true, err
+}
+
+// create makes the seat's node. When the answer is lost, the next look finds the node by its mark.
+func (m *session) create(ctx context.Context, t *seat, data []byte) error {
+	m.mu.Lock()
+	t.sent = true
+	name := t.dir + "/" + candidatePrefix + t.mark + latch
+	m.mu.Unlock()
+	for {
+		path, err := call(ctx, m.link, func(c *zk.Conn) (string, error) {
+			return c.Create(name, data, zk.FlagEphemeralSequential, m.store.acl)
+		})
+		if errors.Is(err, zk.ErrNoNode) {
+			// What is above is a container that was empty, or never was.
+			if err := m.store.parents(ctx, m.link, name); err != nil {
+				m.unsent(t)
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			if errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrInvalidACL) {
+				m.unsent(t)
+			}
+			return m.failed("make a node below "+t.dir, err)
+		}
+		m.mu.Lock()
+		t.path, t.data, t.sent = path, data, false
+		m.mu.Unlock()
+		return nil
+	}
+}
+
+// unsent notes that no node was made.
+func (m *session) unsent(t *seat) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t.sent = false
+}
+
+// remove deletes a node of this session. Its path is of one term or place only, so a removal that takes effect late touches no other.
+func (m *session) remove(ctx context.Context, path string) error {
+	_, err := call(ctx, m.link, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, -1) })
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	return m.failed("remove "+path, err)
+}
+
+// Await waits until the node ahead has gone, or the leader's for who has none.
+func (m *session) Await(ctx context.Context, election string) error {
+	if err := m.live(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	t := m.seats[election]
+	if t == nil || !t.waits {
+		m.mu.Unlock()
+		return nil
+	}
+	wake := t.wake
+	m.mu.Unlock()
+	select {
+	case <-wake:
+		return nil
+	case <-m.done:
+		return driver.ErrSessionLost
+	case <-m.store.ctx.Done():
+		return errClosed
+	case <-m.closed:
+		return errSessionClosed
+	case <-ctx.Done():
+		return fmt.Errorf("zookeeper: %w", ctx.Err())
+	}
+}
+
+// Release removes the node of the term, or whatever node there is.
+func (m *session) Release(ctx context.Context, election string, token uint64) error {
+	if err := m.store.ready(ctx); err != nil {
+		return err
+	}
+	if err := m.live(ctx); err != nil {
+		if errors.Is(err, driver.ErrSessionLost) {
+			return nil // nothing is held
+		}
+		return err
+	}
+	t, err := m.seat(ctx, election, false)
+	if t == nil || err != nil {
+		return err
+	}
+	defer t.unlock()
+	if token == 0 {
+		m.mu.Lock()
+		sent := t.sent
+		m.mu.Unlock()
+		if sent {
+			if err := m.review(ctx, t); err != nil {
+				return err
+			}
+		}
+	}
+	m.mu.Lock()
+	path, mine := t.path, token == 0 || t.token == token
+	if token == 0 || m.reported[election] == token {
+		delete(m.reported, election)
+	}
+	m.mu.Unlock()
+	if !mine {
+		return nil
+	}
+	if path != "" {
+		if err := m.remove(ctx, path); err != nil {
+			if errors.Is(err, driver.ErrSessionLost) {
+				return nil
+			}
+			return err
+		}
+		m.gone(t)
+	}
+	m.leave(t)
+	return nil
+}
