@@ -114,8 +114,7 @@ func (m *Member) standWith(ctx context.Context, s *session, st *stand, c *candid
 			if !c.wait {
 				return nil, &HeldError{Leadership: leadershipOf(rec)}
 			}
-			_, err = call(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.ds.Await(ctx, st.election) }, nil)
-			if err == nil {
+			if err = await(ctx, s.ds, st.election); err == nil {
 				continue
 			}
 		}
@@ -134,6 +133,22 @@ func (m *Member) standWith(ctx context.Context, s *session, st *stand, c *candid
 			return nil, err
 		}
 	}
+}
+
+// await waits until it is worth trying to acquire again.
+func await(ctx context.Context, ds driver.Session, election string) error {
+	if w, ok := ds.(driver.Waker); ok {
+		if wake := w.Wake(election); wake != nil {
+			select {
+			case <-wake:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
+	_, err := call(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, ds.Await(ctx, election) }, nil)
+	return err
 }
 
 // enter begins a stand, after what is left of the one before has been released.

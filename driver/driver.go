@@ -158,6 +158,12 @@ type Session interface {
 	Changed() <-chan struct{}
 }
 
+// A Waker is a Session that can tell of an election without a goroutine that waits in Await: ten thousand waits then cost little.
+type Waker interface {
+	// Wake returns a channel, with a buffer of one, that receives when Await would return, or nil when only Await can wait now. The channel is good until the next Acquire or Release of the election.
+	Wake(election string) <-chan struct{}
+}
+
 // An Asker is a Store through which anybody may ask a leader to hand over.
 type Asker interface {
 	// Ask records that the holder of the term with this token is asked to resign, and where the store can push tells it at once. It has no effect on later

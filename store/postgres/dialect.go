@@ -26,10 +26,13 @@ func dialect(schema string) sqlstore.Dialect {
 		Gate: func(election string) string { // with the key of package fence
 			return "(SELECT pg_advisory_xact_lock(hashtextextended(" + election + ", hashtextextended(" + literal(qualified(schema, "elections")) + ", 0)))) IS NOT NULL"
 		},
-		Notify: func(kind sqlstore.Kind, election, session, token string) string {
-			payload := "'" + string(kind) + " ' || coalesce(" + session + ", '') || ' ' || " + token + " || ' ' || " + election
-			holder := "CASE WHEN " + session + " IS NOT NULL THEN pg_notify(" + literal(channel(schema)+".") + " || left(" + session + ", " + strconv.Itoa(prefixLen) + "), " + payload + ") END"
-			all := "pg_notify(" + literal(channel(schema)) + ", " + payload + ")"
+		Notify: func(kind sqlstore.Kind, c sqlstore.Change) string {
+			payload := func(proof string) string {
+				return "'" + string(kind) + " ' || coalesce(" + c.Session + ", '') || ' ' || " + c.Token + " || " + proof + " || " + c.Election
+			}
+			holder := "CASE WHEN " + c.Session + " IS NOT NULL THEN pg_notify(" + literal(channel(schema)+".") + " || left(" + c.Session + ", " + strconv.Itoa(prefixLen) + "), " +
+				payload("' ' || "+c.AcquiredAt+" || ' ' || "+c.Nonce+" || ' '") + ") END"
+			all := "pg_notify(" + literal(channel(schema)) + ", " + payload("' 0 0 '") + ")"
 			switch kind {
 			case sqlstore.Given:
 				return holder + " IS NULL, " + all + " IS NULL"

@@ -313,14 +313,16 @@ func hangUp(conn *pgx.Conn) {
 
 // parseEvent parses what Notify of the dialect composes.
 func parseEvent(payload string) (sqlstore.Event, bool) {
-	f := strings.SplitN(payload, " ", 4)
-	if len(f) != 4 || len(f[0]) != 1 {
+	f := strings.SplitN(payload, " ", 6)
+	if len(f) != 6 || len(f[0]) != 1 {
 		return sqlstore.Event{}, false
 	}
 	token, err := strconv.ParseUint(f[2], 10, 63)
+	acquired, err2 := strconv.ParseInt(f[3], 10, 64)
+	nonce, err3 := strconv.ParseInt(f[4], 10, 64)
 	kind := sqlstore.Kind(f[0][0])
-	if err != nil || kind != sqlstore.Taken && kind != sqlstore.Given && kind != sqlstore.Asked {
+	if err != nil || err2 != nil || err3 != nil || kind != sqlstore.Taken && kind != sqlstore.Given && kind != sqlstore.Asked {
 		return sqlstore.Event{}, false
 	}
-	return sqlstore.Event{Kind: kind, Session: f[1], Token: token, Election: f[3]}, true
+	return sqlstore.Event{Kind: kind, Session: f[1], Token: token, AcquiredAt: acquired, Nonce: nonce, Election: f[5]}, true
 }

@@ -58,6 +58,22 @@ func (n *session) Await(ctx context.Context, election string) error {
 	}
 }
 
+// Wake implements driver.Waker.
+func (n *session) Wake(election string) <-chan struct{} {
+	n.mu.Lock()
+	w := n.waits[election]
+	if n.over != nil || w == nil || w.place == 0 {
+		n.mu.Unlock()
+		return nil
+	}
+	if w.woken {
+		signal(w.wake)
+	}
+	n.mu.Unlock()
+	signal(n.store.stir)
+	return w.wake
+}
+
 // stir wakes the wait, or whoever waits next. The session's mutex is held.
 func (w *wait) stir() {
 	w.woken = true
@@ -75,7 +91,7 @@ func (w *wait) calm() {
 
 // grantLocked notes that this session was made the holder of what it waits for.
 func (n *session) grantLocked(w *wait, token uint64) {
-	w.granted = token
+	w.granted, w.proven = token, w.proven && w.granted == token
 	n.newest = max(n.newest, int64(token))
 	w.stir()
 }
@@ -97,7 +113,12 @@ func (n *session) heard(e Event) {
 	switch {
 	case w == nil:
 	case e.Session == n.id:
+		proven := e.Kind == Given && e.Nonce != 0 && e.Nonce == w.nonce
+		if w.proven && !proven {
+			break // whoever sent this knows less
+		}
 		n.grantLocked(w, e.Token)
+		w.proven, w.since = proven, e.AcquiredAt
 	case e.Session == "":
 		w.stir()
 	}

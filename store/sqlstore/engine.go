@@ -84,11 +84,10 @@ type Dialect struct {
 	// do not: those that can be shared overtake the others. Nil: there is nothing to queue behind.
 	Gate func(election string) string
 
-	// Notify is an expression that sends notifications when the transaction commits, given expressions of the election's name, of the holder's session (null:
-	// vacant) and of the token. What is Given or Asked concerns the process that opened the session, which its ID tells (see Options.Prefix);
+	// Notify is an expression that sends notifications when the transaction commits. What is Given or Asked concerns the process that opened the session, which its ID tells (see Options.Prefix);
 	// what is Given or Taken concerns those who watch. Its value is of no account. Nil: the database cannot push. A database with Notify has data-modifying
 	// common table expressions: WITH changed AS (UPDATE … RETURNING …) SELECT ….
-	Notify func(kind Kind, election, session, token string) string
+	Notify func(kind Kind, change Change) string
 
 	// Untied is a condition that what s.bound names is gone, for Options.Bound. Empty: sessions are not bound.
 	Untied string
@@ -116,10 +115,20 @@ const (
 	Asked Kind = 'a' // the holder is asked to resign
 )
 
+// A Change names the expressions of what a notification tells. Session is null when the election is vacant; Nonce is 0 unless it was given to a place in the queue.
+type Change struct {
+	Election, Session, Token, AcquiredAt, Nonce string
+}
+
 // An Event is what an engine heard by notification.
 type Event struct {
 	Kind     Kind
 	Election string
 	Session  string // the holder's, empty when vacant
 	Token    uint64
+
+	// AcquiredAt and Nonce are for the process that the election was given to. Anybody may send a notification, but only who may read the queue knows the
+	// nonce of a place in it, which is used once: with it the event proves that the transfer was committed.
+	AcquiredAt int64 // µs since the epoch
+	Nonce      int64
 }

@@ -166,6 +166,10 @@ func (n *session) compare(rows []Row, grant *driver.Grant) map[string]int64 {
 			// Somebody removed the place. The next Acquire takes another.
 			w.place = 0
 			w.stir()
+		} else if w.proven && holds[election] != w.granted && !n.touched[election] {
+			// It was given, and somebody took it away since. The next Acquire looks again.
+			w.granted, w.seen, w.proven = 0, 0, false
+			w.stir()
 		}
 	}
 	// A place that nobody here wants is the effect of an Acquire whose caller gave up. It is given up when it is seen a second time, so that one whose

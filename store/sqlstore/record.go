@@ -55,7 +55,10 @@ func (s *Store) parse(row Row) (state, error) {
 	acquired, ok1 := integer(row[5])
 	expires, ok2 := integer(row[6])
 	now, ok3 := integer(row[7])
-	if !ok1 || !ok2 || !ok3 {
+	if !ok3 {
+		return st, fmt.Errorf("%s: whether the holder of election %q has expired is unknown: the database's clock says %v, which is no time", s.d.Name, st.Election, row[7])
+	}
+	if !ok1 || !ok2 {
 		return corrupt("acquired_at, expires_at", "are %v, %v, not numbers", row[5], row[6])
 	}
 	st.remaining = time.Duration(expires-now) * time.Microsecond

@@ -40,13 +40,15 @@ var tables = []string{
 ){suffix}`,
 	`CREATE INDEX IF NOT EXISTS {index elections_session} ON {elections} (session, token)`,
 
-	// Who waits for an election, in the order of seq.
+	// Who waits for an election, in the order of seq. The nonce, unless 0, comes back with the notification that the election was given to this place: only who may
+	// read the table knows it.
 	`CREATE TABLE IF NOT EXISTS {waiters} (
   seq {serial},
   election {text} NOT NULL,
   session {text} NOT NULL,
   member {text} NOT NULL,
-  value {bytes} NOT NULL
+  value {bytes} NOT NULL,
+  nonce bigint NOT NULL DEFAULT 0
 ){suffix}`,
 	`CREATE UNIQUE INDEX IF NOT EXISTS {index waiters_place} ON {waiters} (election, session)`,
 	`CREATE INDEX IF NOT EXISTS {index waiters_line} ON {waiters} (election, seq)`,

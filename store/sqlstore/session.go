@@ -1,9 +1,13 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -41,12 +45,19 @@ type wait struct {
 	wake    chan struct{} // buffer of one
 	woken   bool          // since the last Acquire began
 	place   int64         // in the queue; 0: none that is known
+	nonce   int64         // of the place
+	value   uint64        // a hash of what the place publishes
 	granted uint64        // the token of a term that this session was given while it waited; 0: none that is known
+	proven  bool          // that it was: by the nonce
+	since   int64         // when, if proven; µs since the epoch
 	seen    uint64        // granted, as a KeepAlive saw it: nobody has come to take it since
 	lapses  time.Time     // without a place: when the holder expires unless renewed
 }
 
-var _ driver.Session = (*session)(nil)
+var (
+	_ driver.Session = (*session)(nil)
+	_ driver.Waker   = (*session)(nil)
+)
 
 func (s *Store) add(id, member string, ttl time.Duration) (*session, error) {
 	n := &session{store: s, id: id, member: member, ttl: ttl, done: make(chan struct{}), kick: make(chan struct{}, 1),
@@ -78,6 +89,9 @@ func (n *session) end(why error) {
 	n.over = why
 	close(n.done)
 	signal(n.changed)
+	for _, w := range n.waits {
+		w.stir()
+	}
 }
 
 // lose ends a session that the store has let go, and returns the error for it.
@@ -162,10 +176,16 @@ func (n *session) Acquire(ctx context.Context, bid driver.Bid) (_ driver.Record,
 	n.mu.Lock()
 	w := n.waits[bid.Election]
 	if w == nil && bid.Queue {
-		w = &wait{wake: make(chan struct{}, 1)}
+		w = &wait{wake: make(chan struct{}, 1), nonce: newNonce()}
 		n.waits[bid.Election] = w
 	}
 	granted := w != nil && w.granted != 0
+	if granted && w.proven && w.value == hash(bid.Value) {
+		st := state{Record: driver.Record{Election: bid.Election, Leader: n.member, Session: n.id, Token: w.granted, Value: bytes.Clone(bid.Value), AcquiredAt: time.UnixMicro(w.since)}}
+		n.wonLocked(st)
+		n.mu.Unlock()
+		return st.Record, nil
+	}
 	if w != nil {
 		w.calm()
 		defer func() { n.settle(bid.Election, w, err) }()
@@ -186,7 +206,7 @@ func (n *session) Acquire(ctx context.Context, bid driver.Bid) (_ driver.Record,
 		}
 	}
 	for attempt := 1; ; attempt++ {
-		st, row, err := n.attempt(ctx, bid)
+		st, row, err := n.attempt(ctx, bid, w)
 		if err != nil {
 			return driver.Record{}, err
 		}
@@ -220,7 +240,7 @@ func (n *session) settle(election string, w *wait, err error) {
 }
 
 // attempt runs the script of Acquire once and returns the record after it, and its row.
-func (n *session) attempt(ctx context.Context, bid driver.Bid) (state, Row, error) {
+func (n *session) attempt(ctx context.Context, bid driver.Bid, w *wait) (state, Row, error) {
 	st, d := n.store.st, n.store.d
 	value := bid.Value
 	if value == nil {
@@ -234,12 +254,20 @@ func (n *session) attempt(ctx context.Context, bid driver.Bid) (state, Row, erro
 	script = append(script, all(st.take, bid.Election, n.id, n.member, value)...)
 	script = append(script, st.drop.with(bid.Election, n.id))
 	if bid.Queue {
-		script = append(script, st.enqueue.with(bid.Election, n.id, value))
+		n.mu.Lock()
+		w.value = 0 // until the answer is here it is not known what the place publishes
+		n.mu.Unlock()
+		script = append(script, st.enqueue.with(bid.Election, n.id, value, w.nonce))
 	}
 	script = append(script, st.read.with(bid.Election, n.id))
 	answer, err := n.run(ctx, Script{Name: "acquire", Stmts: script})
 	if err != nil {
 		return state{}, nil, err
+	}
+	if bid.Queue {
+		n.mu.Lock()
+		w.value = hash(bid.Value)
+		n.mu.Unlock()
 	}
 	rows := answer[len(answer)-1]
 	if len(answer[0]) == 0 || len(rows) == 0 {
@@ -254,6 +282,10 @@ func (n *session) attempt(ctx context.Context, bid driver.Bid) (state, Row, erro
 func (n *session) won(st state) driver.Record {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	return n.wonLocked(st)
+}
+
+func (n *session) wonLocked(st state) driver.Record {
 	delete(n.waits, st.Election)
 	n.reported[st.Election] = st.Token
 	n.newest = max(n.newest, int64(st.Token))
@@ -271,7 +303,7 @@ func (n *session) refused(st state, row Row) (driver.Record, error) {
 	if w := n.waits[st.Election]; w != nil {
 		w.place = number(row[8])
 		if w.granted <= st.Token {
-			w.granted, w.seen = 0, 0
+			w.granted, w.seen, w.proven = 0, 0, false
 		}
 		if w.place != 0 && number(row[9]) == 1 && n.store.opts.Bound != nil {
 			n.setFirst(true)
@@ -387,6 +419,17 @@ func (n *session) Close(ctx context.Context) error {
 	}
 	return err
 }
+
+// newNonce returns a number that nobody can guess, and not 0.
+func newNonce() int64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return int64(binary.LittleEndian.Uint64(b[:])>>1 | 1)
+}
+
+var seed = maphash.MakeSeed()
+
+func hash(value []byte) uint64 { return maphash.Bytes(seed, value) }
 
 func signal(ch chan struct{}) {
 	select {

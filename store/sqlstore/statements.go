@@ -24,7 +24,7 @@ type statements struct {
 	lock    query // election
 	take    []query
 	drop    query // election, session
-	enqueue query // election, session, value
+	enqueue query // election, session, value, nonce
 	read    query // election, session -> see parse, then place, whether it is first in line
 	get     query // election -> see parse
 	list    query // after, prefix, limit -> see parse
@@ -97,10 +97,11 @@ UNION ALL SELECT 2, election, seq, 0 FROM {waiters} WHERE session = $1`),
 WHERE e.name = $1 AND ` + sound + ` AND EXISTS (SELECT 1 FROM {sessions} AS m WHERE m.id = $2 AND m.expires_at > {now})
   AND (e.session IS NULL OR NOT EXISTS (SELECT 1 FROM {sessions} AS s WHERE s.id = e.session) OR e.session = $2 AND e.value IS DISTINCT FROM $4)`), "", ""),
 		drop: x(`DELETE FROM {waiters} WHERE election = $1 AND session = $2 AND EXISTS (SELECT 1 FROM {elections} WHERE name = $1 AND session = $2)`),
-		enqueue: x(`INSERT INTO {waiters} AS w (election, session, member, value)
-SELECT e.name, m.id, m.member, CAST($3 AS {bytes}) FROM {elections} AS e JOIN {sessions} AS m ON m.id = $2 AND m.expires_at > {now}
+		enqueue: x(`INSERT INTO {waiters} AS w (election, session, member, value, nonce)
+SELECT e.name, m.id, m.member, CAST($3 AS {bytes}), CAST($4 AS bigint) FROM {elections} AS e JOIN {sessions} AS m ON m.id = $2 AND m.expires_at > {now}
 WHERE e.name = $1 AND e.session <> $2 AND ` + sound + `
-ON CONFLICT (election, session) DO UPDATE SET value = excluded.value WHERE w.value IS DISTINCT FROM excluded.value`),
+ON CONFLICT (election, session) DO UPDATE SET value = excluded.value, nonce = excluded.nonce
+WHERE w.value IS DISTINCT FROM excluded.value OR w.nonce <> excluded.nonce`),
 		read: x(`SELECT ` + record + `, coalesce(w.seq, 0),
   CASE WHEN EXISTS (SELECT 1 FROM {waiters} AS f JOIN {sessions} AS fs ON fs.id = f.session
     WHERE f.election = e.name AND f.seq < w.seq AND fs.expires_at > s.expires_at) THEN 0 ELSE 1 END
@@ -117,15 +118,14 @@ WHERE e.name > $1 AND e.name >= $2 AND e.name < $4 ORDER BY e.name LIMIT $3`),
 		leave:    x(`DELETE FROM {waiters} WHERE election = $1 AND session = $2 AND seq = $3 RETURNING seq`),
 		lockTerm: x(`SELECT 1 FROM {elections} AS e WHERE e.name = $1 AND e.session = $2 AND e.token = $3{gate $1}{FOR UPDATE OF e}`),
 		transfer: changing(d, Given,
-			(`next AS (SELECT w.election, w.seq, w.session, w.member, w.value, 1 AS rank
-  FROM {elections} AS h JOIN {waiters} AS w ON w.election = h.name JOIN {sessions} AS s ON s.id = w.session
-  WHERE h.name = $1 AND h.session = $2 AND h.token = $3 AND w.session <> $2 AND s.expires_at > {now}
+			(`next AS (SELECT w.seq, w.session, w.member, w.value, w.nonce, 1 AS rank
+  FROM {waiters} AS w JOIN {sessions} AS s ON s.id = w.session
+  WHERE w.election = $1 AND w.session <> $2 AND s.expires_at > {now}
   ORDER BY w.seq LIMIT 1{FOR KEY SHARE OF s SKIP LOCKED})`),
 			(`UPDATE {elections} AS e ` + set + `
-FROM (SELECT h.name AS election, next.session, next.member, next.value, next.rank FROM {elections} AS h LEFT JOIN next ON next.election = h.name
-  WHERE h.name = $1 AND h.session = $2 AND h.token = $3) AS n
-WHERE e.name = n.election AND ` + sound),
-			(`DELETE FROM {waiters} AS w USING next WHERE w.seq = next.seq`),
+FROM (SELECT next.* FROM (SELECT 1 AS one) AS always LEFT JOIN next ON true) AS n
+WHERE e.name = $1 AND e.session = $2 AND e.token = $3 AND ` + sound),
+			(`DELETE FROM {waiters} AS w USING changed WHERE w.election = changed.name AND w.session = changed.session`),
 			(`DELETE FROM {waiters} WHERE election = $1 AND session IN (SELECT session FROM {elections} WHERE name = $1)`)),
 
 		lapsed:  x(`DELETE FROM {sessions} WHERE id IN (SELECT s.id FROM {sessions} AS s WHERE s.id = $1 AND (s.expires_at <= {now} OR {untied}){FOR UPDATE OF s SKIP LOCKED}) RETURNING id`),
@@ -134,12 +134,12 @@ WHERE e.name = n.election AND ` + sound),
 		inherit: changing(d, Given,
 			(`heirs AS (SELECT s.id FROM {sessions} AS s WHERE s.expires_at > {now} AND NOT EXISTS (SELECT 1 FROM {sessions} WHERE id = $1)
   AND s.id IN (SELECT w.session FROM {elections} AS h JOIN {waiters} AS w ON w.election = h.name WHERE h.session = $1){FOR KEY SHARE OF s SKIP LOCKED}),
-next AS (SELECT l.election, l.seq, l.session, l.member, l.value, row_number() OVER (ORDER BY l.election) AS rank
+next AS (SELECT l.election, l.seq, l.session, l.member, l.value, l.nonce, row_number() OVER (ORDER BY l.election) AS rank
   FROM (SELECT w.*, row_number() OVER (PARTITION BY w.election ORDER BY w.seq) AS place
     FROM {elections} AS h JOIN {waiters} AS w ON w.election = h.name JOIN heirs ON heirs.id = w.session WHERE h.session = $1) AS l
   WHERE l.place = 1)`),
 			(`UPDATE {elections} AS e ` + set + `
-FROM (SELECT h.name AS election, next.session, next.member, next.value, next.rank FROM {elections} AS h LEFT JOIN next ON next.election = h.name
+FROM (SELECT h.name AS election, next.session, next.member, next.value, next.nonce, next.rank FROM {elections} AS h LEFT JOIN next ON next.election = h.name
   WHERE h.session = $1 AND NOT EXISTS (SELECT 1 FROM {sessions} WHERE id = $1)) AS n
 WHERE e.name = n.election AND ` + sound),
 			(`DELETE FROM {waiters} AS w USING next WHERE w.seq = next.seq`),
@@ -187,8 +187,12 @@ func changing(d Dialect, kind Kind, with, update, spent, swept string) []query {
 	if spent != "" {
 		spent = ",\nspent AS (" + spent + ")"
 	}
-	return []query{newQuery(d, "WITH "+with+"changed AS ("+update+"\nRETURNING e.name, e.session, e.token)"+spent+
-		"\nSELECT name, session, token, "+d.Notify(kind, "name", "session", "token")+" FROM changed")}
+	nonce := "0"
+	if kind == Given {
+		nonce = "coalesce(n.nonce, 0)"
+	}
+	return []query{newQuery(d, "WITH "+with+"changed AS ("+update+"\nRETURNING e.name, e.session, e.token, e.acquired_at, "+nonce+" AS nonce)"+spent+
+		"\nSELECT name, session, token, "+d.Notify(kind, Change{"name", "session", "token", "acquired_at", "nonce"})+" FROM changed")}
 }
 
 // A query is a statement's text.

@@ -353,6 +353,6 @@ func Rehearsal(d Dialect) []Script {
 // moved tells those of this process who wait what a script has changed: faster than a notification, and the only way where there is none.
 func (s *Store) moved(rows []Row) {
 	for _, row := range rows {
-		s.Heard(Event{Given, text(row[0]), text(row[1]), uint64(number(row[2]))})
+		s.Heard(Event{Kind: Given, Election: text(row[0]), Session: text(row[1]), Token: uint64(number(row[2]))})
 	}
 }
