@@ -17,7 +17,7 @@ func Name(path string) (string, bool) { return layout("").name(path) }
 var passwords sync.Map
 
 func init() {
-	greeting = func(server string, h handshake) { passwords.Store(sessionID(h.session), credential{server, h}) }
+	overheard = func(server string, h handshake) { passwords.Store(sessionID(h.session), credential{server, h}) }
 }
 
 type credential struct {
@@ -53,15 +53,17 @@ func drop(c credential) (over bool, err error) {
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return false, err
 	}
-	h, err := greet(conn, c.handshake)
+	// Both at once, so that the client has no time to come back between them.
+	if _, err := conn.Write(append(greeting(c.handshake), closing()...)); err != nil {
+		return false, err
+	}
+	h, err := greeted(conn)
 	if err != nil {
 		return false, err
 	}
 	if h.session != c.session {
 		return true, nil
 	}
-	if err := finish(conn); err != nil {
-		return false, err
-	}
-	return true, nil
+	_, err = readFrame(conn)
+	return err == nil, err
 }

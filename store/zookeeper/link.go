@@ -152,13 +152,13 @@ func (l *link) hello(w *wire, h handshake) {
 	if l.greeted != nil {
 		l.greeted(h, w.began)
 	}
-	if greeting != nil {
-		greeting(w.RemoteAddr().String(), h)
+	if overheard != nil {
+		overheard(w.RemoteAddr().String(), h)
 	}
 }
 
-// greeting is told of every handshake by tests.
-var greeting func(server string, h handshake)
+// overheard is told of every handshake by tests.
+var overheard func(server string, h handshake)
 
 func (l *link) confirmed() {
 	l.mu.Lock()

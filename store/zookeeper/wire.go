@@ -150,6 +150,13 @@ func probe(conn net.Conn, timeout time.Duration) (time.Duration, error) {
 
 // greet begins a session, or goes on with one.
 func greet(conn net.Conn, h handshake) (handshake, error) {
+	if _, err := conn.Write(greeting(h)); err != nil {
+		return handshake{}, err
+	}
+	return greeted(conn)
+}
+
+func greeting(h handshake) []byte {
 	password := h.password
 	if len(password) == 0 {
 		password = make([]byte, 16)
@@ -159,36 +166,37 @@ func greet(conn net.Conn, h handshake) (handshake, error) {
 	frame = binary.BigEndian.AppendUint32(frame, uint32(min(h.timeout.Milliseconds(), 1<<31-1)))
 	frame = binary.BigEndian.AppendUint64(frame, uint64(h.session))
 	frame = binary.BigEndian.AppendUint32(frame, uint32(len(password)))
-	frame = append(frame, password...)
-	if err := writeFrame(conn, frame); err != nil {
-		return handshake{}, err
-	}
+	return framed(append(frame, password...))
+}
+
+func greeted(conn net.Conn) (handshake, error) {
 	head, err := readFrame(conn)
 	if err != nil {
 		return handshake{}, err
 	}
-	answer, ok := parseHandshake(head)
+	h, ok := parseHandshake(head)
 	if !ok {
 		return handshake{}, errProtocol
 	}
-	return answer, nil
+	return h, nil
 }
 
 // finish ends the session of a connection.
 func finish(conn net.Conn) error {
-	closing := int32(opClose)
-	frame := binary.BigEndian.AppendUint32(nil, 1)
-	frame = binary.BigEndian.AppendUint32(frame, uint32(closing))
-	if err := writeFrame(conn, frame); err != nil {
+	if _, err := conn.Write(closing()); err != nil {
 		return err
 	}
 	_, err := readFrame(conn)
 	return err
 }
 
-func writeFrame(conn net.Conn, frame []byte) error {
-	_, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
-	return err
+func closing() []byte {
+	code := int32(opClose)
+	return framed(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, 1), uint32(code)))
+}
+
+func framed(frame []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...)
 }
 
 func readFrame(conn net.Conn) (head []byte, err error) {
