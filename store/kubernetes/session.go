@@ -227,13 +227,37 @@ func (s *session) acquire(ctx context.Context, st *stand, bid driver.Bid) (drive
 		case err == nil:
 			return s.won(ctx, st, written, sent)
 		case isChanged(err):
-			l, fresh = nil, false
+			// Who follows is told by the watch: a read by each of many who were too late would be for nothing.
+			l, fresh = s.newer(ctx, st, l), true
+			if l == nil {
+				fresh = false
+			}
 		default:
 			return driver.Record{}, err
 		}
 	}
 	return driver.Record{}, contended(e.name)
 }
+
+// newer waits for the watch to bring a newer state, which exists. It returns nil when the watch does not, or not soon, or brings that there is none.
+func (s *session) newer(ctx context.Context, st *stand, l *lease) *lease {
+	s.mu.Lock()
+	following := st.following
+	s.mu.Unlock()
+	if !following {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, newsLimit)
+	defer cancel()
+	st.e.await(ctx, func(now *lease) bool { return now.version > l.version })
+	if now := st.e.known(); now != nil && now.exists() && now.version > l.version {
+		return now
+	}
+	return nil
+}
+
+// newsLimit is how long to wait for what the watch will bring in a moment.
+const newsLimit = time.Second
 
 func (s *session) doubts(st *stand, version uint64) {
 	s.mu.Lock()
