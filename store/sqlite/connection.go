@@ -64,7 +64,7 @@ func openConnection(ctx context.Context, path string) (*connection, error) {
 	}
 	if err := c.setUp(ctx); err != nil {
 		db.Close()
-		return nil, explain(path, err)
+		return nil, c.withContext(ctx, err)
 	}
 	go c.loop()
 	return c, nil

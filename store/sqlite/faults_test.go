@@ -400,3 +400,15 @@ func TestNoWorkingDirectory(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Without its clock the store does not blame a record.
+func TestNoClock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenure.db")
+	store := openFor(t, path)
+	s := session(t, store, "m", time.Minute)
+	acquire(t, s, "e")
+	execute(t, path, "DELETE FROM tenure_clock")
+	if _, err := store.Get(within(t, patience), "e"); err == nil || errors.Is(err, driver.ErrCorrupt) || !strings.Contains(err.Error(), "clock") {
+		t.Errorf("Get: %v; want an error about the clock", err)
+	}
+}

@@ -9,15 +9,27 @@ import (
 	"strings"
 )
 
+// Bytes that SQLite locks: for writing, in the index of the log; and in the file itself, where only a process that uses no log, or wants the file for itself
+// alone, has a lock for writing.
+const (
+	logWriter    = 120
+	fileReserved = 0x40000001
+	fileShared   = 0x40000002
+)
+
 // whoHolds says which process has the lock for writing, for an error. It is a courtesy: processes of other users cannot be seen.
 func whoHolds(path string) string {
 	for pid, fds := range openFiles() {
 		for fd, name := range fds {
-			if name != path+"-shm" {
+			if name != path && name != path+"-shm" {
 				continue
 			}
 			info, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, fd))
-			if err == nil && writes(string(info)) {
+			switch {
+			case err != nil:
+			case name == path && (locks(string(info), fileReserved) || locks(string(info), fileShared)):
+				return describe(pid) + " has locked the whole file: have it end its transaction, without PRAGMA locking_mode = EXCLUSIVE, or end it"
+			case name != path && locks(string(info), logWriter):
 				return describe(pid) + " is in the middle of a write"
 			}
 		}
@@ -25,8 +37,8 @@ func whoHolds(path string) string {
 	return "a process that cannot be seen from here is in the middle of a write"
 }
 
-// writes reports whether what the kernel says of an open -shm file has the lock for writing: byte 120 in the index of the log.
-func writes(fdinfo string) bool {
+// locks reports whether what the kernel says of an open file has a lock for writing on a byte.
+func locks(fdinfo string, at int64) bool {
 	for line := range strings.Lines(fdinfo) {
 		// lock:	1: OFDLCK ADVISORY  WRITE -1 fe:00:1234 120 120
 		fields := strings.Fields(line)
@@ -38,7 +50,7 @@ func writes(fdinfo string) bool {
 		if fields[len(fields)-1] == "EOF" {
 			last, err2 = 1<<62, nil
 		}
-		if err1 == nil && err2 == nil && first <= 120 && 120 <= last {
+		if err1 == nil && err2 == nil && first <= at && at <= last {
 			return true
 		}
 	}

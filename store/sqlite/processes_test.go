@@ -27,6 +27,7 @@ func init() {
 	roles["waiter"] = waiter
 	roles["cycler"] = cycler
 	roles["writer"] = writer
+	roles["locker"] = locker
 	roles["idler"] = idler
 }
 
@@ -378,6 +379,42 @@ func writer(_ context.Context, path string, _ []string) error {
 	}
 	fmt.Println("committed")
 	return nil
+}
+
+// locker has the file for itself alone until it is told to end.
+func locker(_ context.Context, path string, _ []string) error {
+	db, err := sqlite3.OpenFlags(path, sqlite3.OPEN_READWRITE|sqlite3.OPEN_CREATE)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := db.Exec("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE mine (x); COMMIT"); err != nil {
+		return err
+	}
+	fmt.Println("locked")
+	_, err = heard(bufio.NewReader(os.Stdin))
+	return err
+}
+
+// Whoever opens a file that another process has locked as a whole is told which.
+func TestLockedAsAWhole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenure.db")
+	p := start(t, "locker", path)
+	p.expect("locked")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err := sqlite.New(ctx, path, sqlite.Options{})
+	t.Log(err)
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrInvalid) {
+		t.Fatalf("New: %v; want an error that wraps the context's", err)
+	}
+	for _, part := range []string{path, strconv.Itoa(p.cmd.Process.Pid), "whole file", "end it"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("New: %q; want it to name %q", err, part)
+		}
+	}
+	p.say("end")
+	openFor(t, path)
 }
 
 // A process that is stopped in the middle of a write keeps others from renewing. They are told who it is, lose nothing but time, and go on when it goes

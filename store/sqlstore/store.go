@@ -230,7 +230,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Record
 				if err != nil {
 					record = driver.Record{Election: record.Election}
 				}
-				if !yield(record, err) {
+				if !yield(record, err) || err != nil && !errors.Is(err, driver.ErrCorrupt) {
 					return
 				}
 				after = text(row[0])
