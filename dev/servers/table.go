@@ -45,6 +45,7 @@ var table = []server{
 	},
 	etcd,
 	kubernetes,
+	consul,
 	zookeeper,
 }
 

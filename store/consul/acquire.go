@@ -1,0 +1,294 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/gotenure/tenure/driver"
+)
+
+// A standing is what a session knows of its part in an election. Its fields but election and key are guarded by the session's mutex.
+type standing struct {
+	election, key string
+	reported      uint64 // the token of the term that a call has reported; 0: none
+	index         uint64 // of the entry then, or since
+	wait          *wait  // after a refusal
+
+	// doubt is until when a write that would take the election may still have an effect although its caller has given up; zero: there is none.
+	doubt time.Time
+
+	calls      int // under way
+	generation uint64
+}
+
+// A wait is what has to change before Acquire is worth trying.
+type wait struct {
+	index   uint64
+	delayed bool        // nobody holds the election, but its lock-delay keeps it
+	over    bool        // Await has seen it vacant
+	entry   *api.KVPair // as it was then
+}
+
+const (
+	// doubtful is how long a request is thought to be under way, after its caller has given up. Until then renewals look whether it has had an effect.
+	doubtful = 2 * time.Minute
+
+	// retryDelayed is how often an election is tried that a lock-delay keeps: Consul tells nobody when that ends.
+	retryDelayed = time.Second
+)
+
+// enter begins a call for an election; leave ends it.
+func (s *session) enter(election string) *standing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.standings[election]
+	if n == nil {
+		n = &standing{election: election, key: s.store.layout.key(election)}
+		s.standings[election] = n
+	}
+	n.calls++
+	n.generation++
+	return n
+}
+
+func (s *session) leave(n *standing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n.calls--
+	n.generation++
+	s.tidy(n)
+}
+
+// tidy forgets a standing that says nothing. The mutex is held.
+func (s *session) tidy(n *standing) {
+	if !n.doubt.IsZero() && time.Now().After(n.doubt) {
+		n.doubt = time.Time{}
+	}
+	if n.calls == 0 && n.reported == 0 && n.wait == nil && n.doubt.IsZero() {
+		delete(s.standings, n.election)
+	}
+}
+
+// Acquire takes the election if nobody holds it.
+func (s *session) Acquire(ctx context.Context, bid driver.Bid) (driver.Record, error) {
+	if err := checkElection(bid.Election); err != nil {
+		return driver.Record{}, err
+	}
+	if len(bid.Value) > maxValue {
+		return driver.Record{}, fmt.Errorf("consul: %w: value of %q has %d bytes: shorten it to at most %d", driver.ErrInvalid, bid.Election, len(bid.Value), maxValue)
+	}
+	if err := s.alive(ctx); err != nil {
+		return driver.Record{}, err
+	}
+	n := s.enter(bid.Election)
+	defer s.leave(n)
+	r, err := s.acquire(ctx, n, bid)
+	return r, s.failed(err)
+}
+
+func (s *session) acquire(ctx context.Context, n *standing, bid driver.Bid) (driver.Record, error) {
+	entry, known := s.seen(n)
+	for {
+		var err error
+		if !known {
+			if entry, err = s.store.read(ctx, n.key); err != nil {
+				return driver.Record{}, err
+			}
+		}
+		known = false
+		if err := intact(entry); err != nil {
+			return driver.Record{}, err
+		}
+		var token, now uint64
+		switch {
+		case vacant(entry):
+			now, err = s.take(ctx, n, index(entry), encode(bid.Value, 0))
+			token = now
+		case entry.Session == s.id:
+			var value []byte
+			if token, value = decode(entry); bytes.Equal(value, bid.Value) {
+				now = entry.ModifyIndex
+			} else {
+				now, err = s.store.write(ctx, "publish in "+strconv.Quote(n.election), change(entry.ModifyIndex, s.lockOp(n.key, encode(bid.Value, token))))
+			}
+		default:
+			return s.refuse(ctx, n, entry)
+		}
+		switch {
+		case errors.Is(err, errChanged):
+			continue
+		case errors.Is(err, errDelayed):
+			s.mu.Lock()
+			n.reported, n.wait = 0, &wait{index: index(entry), delayed: true}
+			s.mu.Unlock()
+			return driver.Record{Election: n.election}, fmt.Errorf("consul: election %q is vacant, and %w: %w", n.election, err, driver.ErrHeld)
+		case err != nil:
+			return driver.Record{}, err
+		}
+		s.mu.Lock()
+		n.reported, n.index, n.wait = token, now, nil
+		s.mu.Unlock()
+		return driver.Record{Election: n.election, Leader: s.member, Session: s.id, Token: token, Value: bytes.Clone(bid.Value)}, nil
+	}
+}
+
+// seen returns the entry that Await has seen vacant, once.
+func (s *session) seen(n *standing) (*api.KVPair, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := n.wait
+	if w == nil || !w.over {
+		return nil, false
+	}
+	n.wait = nil
+	return w.entry, vacant(w.entry) // that it is held has to be read with certainty
+}
+
+// take takes an election that was vacant at an index. Whatever else happens to the election makes a write that is late without effect.
+func (s *session) take(ctx context.Context, n *standing, index uint64, value []byte) (uint64, error) {
+	now, err := s.store.write(ctx, "lock key "+strconv.Quote(n.key), change(index, s.lockOp(n.key, value)))
+	if err != nil && !errors.Is(err, errChanged) && !errors.Is(err, errDelayed) && !errors.Is(err, driver.ErrSessionLost) && !errors.Is(err, driver.ErrInvalid) {
+		s.mu.Lock()
+		n.doubt = time.Now().Add(doubtful)
+		s.mu.Unlock()
+	}
+	return now, err
+}
+
+// refuse returns ErrHeld with who holds the election, and notes what to wait for.
+func (s *session) refuse(ctx context.Context, n *standing, entry *api.KVPair) (driver.Record, error) {
+	s.mu.Lock()
+	n.reported, n.wait = 0, &wait{index: entry.ModifyIndex}
+	s.mu.Unlock()
+	r, err := s.store.record(ctx, n.election, entry)
+	if err != nil {
+		return driver.Record{}, err
+	}
+	return r, driver.ErrHeld
+}
+
+// Await waits until nobody holds the election, or this session does.
+func (s *session) Await(ctx context.Context, election string) error {
+	if err := s.alive(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	n := s.standings[election]
+	if n == nil || n.wait == nil || n.wait.over {
+		s.mu.Unlock()
+		return nil
+	}
+	w := n.wait
+	s.mu.Unlock()
+	return s.failed(s.await(ctx, n, w))
+}
+
+func (s *session) await(ctx context.Context, n *standing, w *wait) error {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	if w.delayed {
+		pause(waiting, retryDelayed)
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("consul: wait for %q: %w", n.election, err)
+		}
+		return context.Cause(waiting)
+	}
+	for {
+		entry, next, err := s.store.wait(waiting, n.key, w.index, waitTime, false)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if w.index = next; vacant(entry) || entry.Session == s.id {
+			w.over, w.entry = true, entry
+			if n.wait == nil || n.wait == w {
+				n.wait = w
+			}
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+	}
+}
+
+// Release unlocks the election's key if it is of the term with this token; 0: of the term that it finds, and no write that is late takes it afterwards.
+func (s *session) Release(ctx context.Context, election string, token uint64) error {
+	if err := s.store.ready(ctx); err != nil {
+		return err
+	}
+	if err := checkElection(election); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	lost := s.lost
+	s.mu.Unlock()
+	if lost {
+		return nil
+	}
+	n := s.enter(election)
+	defer s.leave(n)
+	if err := s.release(ctx, n, token); err != nil && !errors.Is(err, driver.ErrSessionLost) {
+		return s.failed(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if token == 0 || n.reported == token {
+		n.reported = 0
+	}
+	if token == 0 {
+		n.wait = nil
+	}
+	return nil
+}
+
+func (s *session) release(ctx context.Context, n *standing, token uint64) error {
+	s.mu.Lock()
+	at, doubt := uint64(0), !n.doubt.IsZero()
+	if token != 0 && n.reported == token {
+		at = n.index
+	}
+	s.mu.Unlock()
+	for {
+		if at == 0 {
+			entry, err := s.store.read(ctx, n.key)
+			if err != nil {
+				return err
+			}
+			switch {
+			case !vacant(entry) && entry.Session == s.id && (token == 0 || tokenOf(entry) == token):
+				at = entry.ModifyIndex
+			case token == 0 && doubt && vacant(entry) && intact(entry) == nil:
+				if err := s.fence(ctx, n, index(entry)); !errors.Is(err, errChanged) {
+					return err
+				}
+				continue
+			default:
+				return nil
+			}
+		}
+		_, err := s.store.write(ctx, "release "+strconv.Quote(n.election), change(at, &api.KVTxnOp{Verb: api.KVUnlock, Key: n.key, Flags: flags, Session: s.id}))
+		if !errors.Is(err, errChanged) {
+			return err
+		}
+		at = 0
+	}
+}
+
+// fence writes a vacant key, so that a write that would have taken it, and is late, finds another index.
+func (s *session) fence(ctx context.Context, n *standing, index uint64) error {
+	_, err := s.store.write(ctx, "release "+strconv.Quote(n.election), change(index, &api.KVTxnOp{Verb: api.KVSet, Key: n.key, Flags: flags, Value: []byte(rand.Text())}))
+	if err == nil {
+		s.mu.Lock()
+		n.doubt = time.Time{}
+		s.mu.Unlock()
+	}
+	return err
+}
