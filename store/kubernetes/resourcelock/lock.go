@@ -27,6 +27,13 @@ import (
 	"github.com/gotenure/tenure/driver"
 )
 
+// Durations for an elector or a manager: client-go's and controller-runtime's defaults.
+const (
+	LeaseDuration = 15 * time.Second
+	RenewDeadline = 10 * time.Second
+	RetryPeriod   = 2 * time.Second
+)
+
 // A Lock is a resourcelock.Interface on one election of a store. It belongs to one elector. Its methods may be called concurrently.
 type Lock struct {
 	store    driver.Store
