@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"unicode"
 
 	"github.com/gotenure/tenure/driver"
 )
@@ -14,7 +15,8 @@ const reserved = "_tenure/"
 // A layout knows where things lie. It is what stands before all keys.
 type layout string
 
-// key returns the key of an election. It is the name as given but for what a path of a URL does not keep: segments that are empty, "." or "..".
+// key returns the key of an election. It is the name as given but for what a path of a URL does not keep, or Consul does not take: segments that are
+// empty, "." or "..", and characters that cannot be printed.
 func (l layout) key(election string) string { return string(l) + escape(election) }
 
 // election returns the name of the election that a key is of; ok is false for other keys.
@@ -44,9 +46,18 @@ func (l layout) below(prefix string) string {
 	return l.key(prefix)
 }
 
-// escape writes a name so that it is the path of a URL: a slash at an end or beside another one, a segment of one or two dots, and % as %XX.
+// escape writes a name so that it is the path of a URL: a slash at an end or beside another one, a segment of one or two dots, % and what
+// cannot be printed as %XX.
 func escape(name string) string {
-	name = strings.ReplaceAll(name, "%", "%25")
+	var printable strings.Builder
+	for _, r := range name {
+		if r == '%' || !unicode.IsPrint(r) {
+			printable.WriteString(url.PathEscape(string(r)))
+		} else {
+			printable.WriteRune(r)
+		}
+	}
+	name = printable.String()
 	segments := strings.Split(name, "/")
 	if len(segments) == 1 {
 		return dots(name)

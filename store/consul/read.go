@@ -65,7 +65,8 @@ func (s *Store) name(ctx context.Context, session string) (string, error) {
 // manyNames is from how many unknown sessions on it is cheaper to ask for all at once.
 const manyNames = 4
 
-// List yields the records whose names start with prefix, as they all were at one moment. A key that was never locked is no election.
+// List yields the records whose names start with prefix, as they all were at one moment. A key that
+// nobody holds and that has other flags than a lock is none of them.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
 	return func(yield func(driver.Record, error) bool) {
 		if err := s.ready(ctx); err != nil {
@@ -81,7 +82,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Record
 		unknown := make(map[string]bool)
 		for _, entry := range entries {
 			name, ok := s.layout.election(entry.Key)
-			if !ok || !strings.HasPrefix(name, prefix) || entry.LockIndex == 0 && entry.Flags != flags {
+			if !ok || !strings.HasPrefix(name, prefix) || vacant(entry) && entry.Flags != flags {
 				continue
 			}
 			found = append(found, named{name, entry})
