@@ -24,7 +24,8 @@
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tenure TO app;
 //	GRANT USAGE ON ALL SEQUENCES IN SCHEMA tenure TO app;
 //
-// To look (Get, List, Watch) USAGE on the schema and SELECT on its tables are enough. The view tenure.status shows people who leads.
+// To look (Get, List, Watch) USAGE on the schema and SELECT on meta, sessions and elections are enough. The view tenure.status shows people who leads. The table
+// waiters is for those alone who take part: who can read it can feign a handover.
 //
 // All roles that take part trust each other: each can change every row. Two groups that do not need two schemas.
 //

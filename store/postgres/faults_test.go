@@ -15,6 +15,7 @@ import (
 	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/internal/testserver"
 	"github.com/gotenure/tenure/store/postgres"
+	"github.com/gotenure/tenure/store/sqlstore"
 )
 
 const terminate = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'tenure' AND datname = current_database()`
@@ -384,6 +385,41 @@ func TestSequenceSetBack(t *testing.T) {
 	third, err := campaign(deadline(t), leader, "e")
 	if err != nil || third.Token <= second.Token {
 		t.Errorf("taken: token %d after %d, %v", third.Token, second.Token, err)
+	}
+}
+
+// A notification that was held up on its way says what was. It proves nothing once the place that it is for was lost again.
+func TestLateNotification(t *testing.T) {
+	storeURL, schema := newSchema(t)
+	s := openStore(t, storeURL)
+	leader, waiter, third := openSession(t, s, "leader", time.Hour), openSession(t, s, "waiter", time.Hour), openSession(t, s, "third", time.Hour)
+	first, err := campaign(deadline(t), leader, "e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bid := driver.Bid{Election: "e", Queue: true}
+	if _, err := waiter.Acquire(deadline(t), bid); !errors.Is(err, driver.ErrHeld) {
+		t.Fatal(err)
+	}
+	operator := connect(t, storeURL)
+	nonce := query[int64](t, operator, `SELECT nonce FROM `+schema+`.waiters`)
+	// It is given to the waiter, who learns of it by renewing, and then taken away again.
+	exec(t, storeURL, `DELETE FROM `+schema+`.waiters; UPDATE `+schema+`.elections SET session = '`+waiter.ID()+`', member = 'waiter', token = nextval('`+schema+`.token')`)
+	given := query[int64](t, operator, `SELECT token FROM `+schema+`.elections`)
+	if _, err := waiter.KeepAlive(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, storeURL, `DELETE FROM `+schema+`.elections`)
+	now, err := third.Acquire(deadline(t), bid)
+	if err != nil || now.Token <= first.Token {
+		t.Fatal(now, err)
+	}
+	if _, err := waiter.Acquire(deadline(t), bid); !errors.Is(err, driver.ErrHeld) {
+		t.Fatalf("Acquire: %v; want ErrHeld", err)
+	}
+	s.Heard(sqlstore.Event{Kind: sqlstore.Given, Election: "e", Session: waiter.ID(), Token: uint64(given), AcquiredAt: 1, Nonce: nonce})
+	if r, err := waiter.Acquire(deadline(t), bid); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire after a late notification: token %d, %v; want ErrHeld, for %s holds it with token %d", r.Token, err, now.Leader, now.Token)
 	}
 }
 

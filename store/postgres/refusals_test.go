@@ -210,7 +210,7 @@ func TestPrivileges(t *testing.T) {
 	}
 
 	exec(t, admin, `GRANT USAGE ON SCHEMA tenure TO reader`)
-	exec(t, admin, `GRANT SELECT ON ALL TABLES IN SCHEMA tenure TO reader`)
+	exec(t, admin, `GRANT SELECT ON tenure.meta, tenure.sessions, tenure.elections, tenure.status TO reader`)
 	look := openStore(t, reader)
 	if r, err := look.Get(deadline(t), "e"); err != nil || r.Session != other.ID() {
 		t.Errorf("Get: %+v, %v", r, err)

@@ -29,7 +29,7 @@ func Schema(name string) string {
 	for _, statement := range schemaStatements(name) {
 		b.WriteString(statement + ";\n")
 	}
-	b.WriteString("COMMIT;\n-- A role that takes part needs:\n--   " + strings.Join(grants(name, "ROLE"), "\n--   ") + "\n-- One that only looks needs USAGE and SELECT of these.\n")
+	b.WriteString("COMMIT;\n-- A role that takes part needs:\n--   " + strings.Join(grants(name, "ROLE"), "\n--   ") + "\n-- One that only looks needs USAGE on the schema, and SELECT on meta, sessions, elections and status. It must not read waiters.\n")
 	return b.String()
 }
 

@@ -114,7 +114,7 @@ func (n *session) heard(e Event) {
 	case w == nil:
 	case e.Session == n.id:
 		proven := e.Kind == Given && e.Nonce != 0 && e.Nonce == w.nonce
-		if w.proven && !proven {
+		if w.proven && !proven && e.Token <= w.granted {
 			break // whoever sent this knows less
 		}
 		n.grantLocked(w, e.Token)

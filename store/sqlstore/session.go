@@ -256,8 +256,13 @@ func (n *session) attempt(ctx context.Context, bid driver.Bid, w *wait) (state, 
 	if bid.Queue {
 		n.mu.Lock()
 		w.value = 0 // until the answer is here it is not known what the place publishes
+		if w.place == 0 || w.granted != 0 {
+			// A place that was served or lost may yet be heard of: what proves a transfer to it must prove none to the next.
+			w.nonce, w.proven = newNonce(), false
+		}
+		nonce := w.nonce
 		n.mu.Unlock()
-		script = append(script, st.enqueue.with(bid.Election, n.id, value, w.nonce))
+		script = append(script, st.enqueue.with(bid.Election, n.id, value, nonce))
 	}
 	script = append(script, st.read.with(bid.Election, n.id))
 	answer, err := n.run(ctx, Script{Name: "acquire", Stmts: script})
