@@ -147,8 +147,9 @@ func (z *ZooKeeper) Start(ctx context.Context) error {
 }
 
 func (z *ZooKeeper) launch() error {
-	// The heap and the compiler are kept small: several servers run beside each other.
-	p, err := start(z.dir, syscall.SIGKILL, "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
+	// The heap and the compiler are kept small: several servers run beside each other. Containers that are empty are removed every minute by default,
+	// which tests do not wait for.
+	p, err := start(z.dir, syscall.SIGKILL, "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dznode.container.checkIntervalMs=500",
 		"-cp", zookeeperJar+":"+zookeeperConf, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(z.dir, "zoo.cfg"))
 	if err != nil {
 		return err

@@ -196,6 +196,9 @@ func (l *link) event(e zk.Event) {
 				l.forget() // who watches wants to know how long it lasts
 			}
 		case zk.StateExpired:
+			l.mu.Lock()
+			l.session = handshake{}
+			l.mu.Unlock()
 			l.forget()
 			if l.expired != nil {
 				l.expired()

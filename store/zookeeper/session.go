@@ -429,6 +429,7 @@ func (m *session) Close(ctx context.Context) error {
 		default:
 		}
 		if !ok {
+			go m.store.bury(m.link)
 			return errors.New("zookeeper: close: no server has confirmed it: the session lapses by itself")
 		}
 		return nil

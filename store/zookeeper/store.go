@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -243,7 +244,54 @@ func (s *Store) start(ctx context.Context, l *link, timeout time.Duration) error
 // drop ends a link without waiting for the servers to say so.
 func (s *Store) drop(l *link) {
 	s.forget(l)
-	go l.close()
+	go func() {
+		if !l.close() {
+			s.bury(l)
+		}
+	}()
+}
+
+// bury ends a session that its servers still may have: a server that was away may otherwise go on with it for another timeout when it comes back, and
+// what it holds is held by nobody.
+func (s *Store) bury(l *link) {
+	l.mu.Lock()
+	h := l.session
+	l.mu.Unlock()
+	if h.session == 0 {
+		return // it never began, or is over
+	}
+	for end, i := time.Now().Add(h.timeout), 0; time.Now().Before(end); i++ {
+		if s.finish(s.config.Servers[i%len(s.config.Servers)], h) == nil {
+			return
+		}
+		select {
+		case <-time.After(longestPause/2 + rand.N(longestPause/2)):
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// finish has one server end a session. An error says that it is not known to have ended.
+func (s *Store) finish(server string, h handshake) error {
+	conn, err := s.dial("tcp", server)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // the server closes it too
+	if err := conn.SetDeadline(time.Now().Add(handshakeLimit)); err != nil {
+		return err
+	}
+	// Both at once: going on with a session renews it, and must not be all that arrives.
+	if _, err := conn.Write(append(greeting(h), closing()...)); err != nil {
+		return err
+	}
+	answer, err := greeted(conn)
+	if err != nil || answer.session != h.session {
+		return err
+	}
+	_, err = readFrame(conn)
+	return err
 }
 
 func (s *Store) forget(l *link) {
