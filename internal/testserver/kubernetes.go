@@ -95,3 +95,6 @@ func (k *Kubernetes) StartEtcd() {
 		k.t.Fatalf("start etcd again: %v", err)
 	}
 }
+
+// EtcdEndpoint returns the URL of the etcd behind the API server, as etcdctl wants it.
+func (k *Kubernetes) EtcdEndpoint() string { return k.server.Etcd().Endpoint() }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -319,5 +320,40 @@ func TestCancelledCampaignsLeaveNothing(t *testing.T) {
 	}
 	if holder := a.do(t, http.MethodGet, a.lease("orders"), nil)["spec"].(map[string]any)["holderIdentity"]; !strings.HasPrefix(holder.(string), "holder_") {
 		t.Errorf("%q holds the election", holder)
+	}
+}
+
+// A Lease that nobody has written for long has a version that the server does not watch from any more. It is watched all the same.
+func TestOldLeaseIsWatched(t *testing.T) {
+	t.Parallel()
+	k := testserver.StartKubernetes(t)
+	etcdctl := testserver.EtcdProgram(t, "etcdctl")
+	store := open(t, k.URL())
+	s := openSession(t, store, "m")
+	old := acquire(t, s, "old")
+	if err := s.Release(t.Context(), "old", old.Token); err != nil {
+		t.Fatal(err)
+	}
+	newest := acquire(t, s, "new")
+	if out, err := exec.Command(etcdctl, "--endpoints="+k.EtcdEndpoint(), "compact", fmt.Sprint(newest.Token)).CombinedOutput(); err != nil {
+		t.Fatalf("compact: %v\n%s", err, out)
+	}
+	k.Kill() // with it goes the API server's own memory of what happened
+	k.Start()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	first := true
+	for r, err := range store.Watch(ctx, "old") {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case first && !r.Held() && r.Token == old.Token:
+			first = false
+			acquire(t, openSession(t, open(t, k.URL()), "other"), "old")
+		case !first && r.Leader == "other" && r.Token > old.Token:
+			return
+		default:
+			t.Fatalf("the watch yields %+v", r)
+		}
 	}
 }
