@@ -137,6 +137,7 @@ func (c Config) translate() (*embed.Config, error) {
 	}
 	e := embed.NewConfig()
 	e.Dir, e.LogLevel, e.LogOutputs = c.DataDir, c.LogLevel, []string{"stderr"}
+	e.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration // 0, its default here, reports every request
 	// What was overwritten or deleted is of no use to elections.
 	e.AutoCompactionMode, e.AutoCompactionRetention = "periodic", "1h"
 	if c.Join {

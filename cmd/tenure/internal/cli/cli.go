@@ -80,7 +80,7 @@ A leader that dies is replaced within its TTL. Exit codes: tenure help exit-code
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.Version = versionInfo().String()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(o), newStatus(o), newWatch(o), newResign(o), newFence(o), newStore(o), newDemo(), newVersion(), newExitCodes())
+	root.AddCommand(newRun(o), newStatus(o), newWatch(o), newResign(o), newFence(o), newStore(o), newServe(), newDemo(), newVersion(), newExitCodes())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 // worker is set where processes can be tested.
 var worker func()
 
+// scriptCommands are those that scripts have beside testscript's own.
+var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits}
+
 // TestScript runs testdata/script. Each script is about one command, its exit codes and what it prints.
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -31,7 +34,7 @@ func TestScript(t *testing.T) {
 			env.Setenv("XDG_STATE_HOME", env.WorkDir+"/state")
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits},
+		Cmds: scriptCommands,
 	})
 }
 
