@@ -47,6 +47,7 @@ var table = []server{
 	kubernetes,
 	consul,
 	zookeeper,
+	maven,
 }
 
 func startPostgres(ctx context.Context, r *running) (func() error, error) {

@@ -235,6 +235,7 @@ func TestSessionDropped(t *testing.T) {
 			return ""
 		})
 		o.awaitLeader("m")
+		t.Logf("round %d: %v", round, time.Since(began))
 		if took := time.Since(began); took > 15*time.Second { // less than the TTL
 			t.Errorf("round %d: replaced after %v", round, took)
 		}
