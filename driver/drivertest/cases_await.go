@@ -230,6 +230,34 @@ var queueCases = []Case{
 		},
 	},
 	{
+		Name: "WakeEndsWithTheSession",
+		Why:  "a candidate that waits for a channel alone must not wait on when its session is over (B1)",
+		absent: func(e *env) string {
+			if _, ok := e.open(e.handle(), "s").(driver.Waker); !ok {
+				return "sessions are no driver.Waker"
+			}
+			return ""
+		},
+		run: func(e *env) {
+			election := e.election("e")
+			holder, s := e.open(e.handle(), "holder"), e.open(e.handle(), "s")
+			e.acquire(holder, election, "v")
+			e.refused(s, election, true)
+			wake := s.(driver.Waker).Wake(election)
+			if wake == nil {
+				return // only Await can wait now
+			}
+			if err := s.Close(e.context()); err != nil {
+				e.Fatal(err)
+			}
+			select {
+			case <-wake:
+			case <-time.After(patience):
+				e.Errorf("Wake's channel was silent for %v after Close", patience)
+			}
+		},
+	},
+	{
 		Name:   "ReleaseWakesTheNextOnly",
 		Why:    "when a leader goes, a thousand followers must not all come running (L4)",
 		absent: needsQueue,
@@ -265,9 +293,9 @@ var queueCases = []Case{
 				<-done // the next in line has it, or has failed
 				held = e.acquire(line[i], election, "")
 				current = line[i]
+				// The others would be woken about now, if the store woke them.
+				time.Sleep(300 * time.Millisecond)
 			}
-			// The others would be woken about now, if the store woke them.
-			time.Sleep(300 * time.Millisecond)
 			cancel()
 			for range n - rounds {
 				<-done

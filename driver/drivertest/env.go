@@ -271,10 +271,25 @@ func campaign(ctx context.Context, s driver.Session, bid driver.Bid) (driver.Rec
 		if !errors.Is(err, driver.ErrHeld) {
 			return r, err
 		}
-		if err := s.Await(ctx, bid.Election); err != nil {
+		if err := wait(ctx, s, bid.Election); err != nil {
 			return r, err
 		}
 	}
+}
+
+// wait waits as the core does: by Wake where there is one.
+func wait(ctx context.Context, s driver.Session, election string) error {
+	if w, ok := s.(driver.Waker); ok {
+		if wake := w.Wake(election); wake != nil {
+			select {
+			case <-wake:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return s.Await(ctx, election)
 }
 
 // eventually waits until f returns "", which else says what is missing.

@@ -26,6 +26,7 @@ type mutation struct {
 	keepAlive    func(s *mutantSession, ctx context.Context) (driver.Grant, error)
 	acquire      func(s *mutantSession, ctx context.Context, bid driver.Bid) (driver.Record, error)
 	await        func(s *mutantSession, ctx context.Context, election string) error
+	wake         func(s *mutantSession, election string) <-chan struct{} // makes a Waker of the session, which it is not
 	release      func(s *mutantSession, ctx context.Context, election string, token uint64) error
 	closeSession func(s *mutantSession, ctx context.Context) error
 	changed      func(s *mutantSession) <-chan struct{}
@@ -109,8 +110,15 @@ func (m *mutant) Open(ctx context.Context, member string, ttl time.Duration) (dr
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sessions[s.ID()] = wrapped
+	if m.wake != nil {
+		return waker{wrapped}, nil
+	}
 	return wrapped, nil
 }
+
+type waker struct{ *mutantSession }
+
+func (s waker) Wake(election string) <-chan struct{} { return s.m.wake(s.mutantSession, election) }
 
 func (m *mutant) Get(ctx context.Context, election string) (driver.Record, error) {
 	if m.get != nil {

@@ -382,6 +382,10 @@ var mutations = []mutation{
 		},
 	},
 	{
+		name: "a wait for a channel outlives its session", cases: "WakeEndsWithTheSession",
+		wake: func(*mutantSession, string) <-chan struct{} { return make(chan struct{}, 1) },
+	},
+	{
 		name: "a vacancy is found by a poll, once a minute", cases: "AwaitWakesOnRelease|AwaitIsPushed|AwaitWakesOnExpiry|AwaitWakesOnDeletion",
 		await: func(s *mutantSession, ctx context.Context, election string) error {
 			select {

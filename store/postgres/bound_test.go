@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -53,7 +54,14 @@ func TestBound(t *testing.T) {
 		t.Fatalf("token %d after %d, %v", second.Token, first.Token, err)
 	}
 	// The process goes on with another session, on another connection.
-	again := openSession(t, leaderStore, "leader", time.Hour)
+	var again driver.Session
+	eventually(t, func() string {
+		if again, err = leaderStore.Open(deadline(t), "leader", time.Hour); err != nil {
+			return err.Error() // until there is a connection to be bound to
+		}
+		return ""
+	})
+	t.Cleanup(func() { _ = again.Close(context.Background()) })
 	againWon := waiting(t, again, "e")
 	if err := waiter.Close(deadline(t)); err != nil {
 		t.Fatal(err)

@@ -34,10 +34,11 @@ const (
 	lastCommits = `SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'`
 	commit      = `COMMIT`
 
-	// All statements find their few rows by index, whatever the parameters, so a plan can be made once.
+	// All statements find their few rows by index, in its order, whatever the parameters and however long the queue, so a plan can be made once.
 	settings = `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
-SET plan_cache_mode = force_generic_plan`
+SET plan_cache_mode = force_generic_plan;
+SET enable_sort = off`
 )
 
 // Run implements sqlstore.Engine.
