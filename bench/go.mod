@@ -4,10 +4,12 @@ go 1.25.0
 
 require (
 	github.com/go-logr/logr v1.4.3
+	github.com/go-zookeeper/zk v1.0.4
 	github.com/gotenure/tenure v0.0.0
 	github.com/gotenure/tenure/store/kubernetes v0.0.0
 	github.com/gotenure/tenure/store/postgres v0.0.0
 	github.com/gotenure/tenure/store/sqlite v0.0.0
+	github.com/gotenure/tenure/store/zookeeper v0.0.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/ncruces/go-sqlite3 v0.35.3
 	k8s.io/api v0.35.10
