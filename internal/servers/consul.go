@@ -134,19 +134,39 @@ func (c *Consul) Start(ctx context.Context) error {
 	return p.waitReady(ctx, c.ready)
 }
 
-// ready returns nil when the server takes writes. It needs no token, so it holds with access control too.
-func (c *Consul) ready() (err error) {
-	client := http.Client{Timeout: 2 * time.Second}
-	response, err := client.Get("http://" + c.Addr() + "/v1/status/leader")
+// ready returns nil when the server takes writes and, what comes later, sessions. With access control there is no telling the latter without a token.
+func (c *Consul) ready() error {
+	leader, err := c.get("/v1/status/leader")
+	if err == nil && leader == `""` {
+		err = errors.New("no leader yet")
+	}
+	for _, s := range c.settings {
+		if strings.HasPrefix(s, "acl") {
+			return err
+		}
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-	if err == nil && (response.StatusCode != http.StatusOK || strings.TrimSpace(string(text)) == `""`) {
-		err = fmt.Errorf("no leader yet: %s: %s", response.Status, text)
+	nodes, err := c.get("/v1/catalog/nodes")
+	if err == nil && nodes == "[]" {
+		err = errors.New("the node is not registered yet")
 	}
 	return err
+}
+
+func (c *Consul) get(path string) (text string, err error) {
+	client := http.Client{Timeout: 2 * time.Second}
+	response, err := client.Get("http://" + c.Addr() + path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if text = strings.TrimSpace(string(body)); err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, text)
+	}
+	return text, err
 }
 
 // Stop ends the server as an operator would, and waits for its end.

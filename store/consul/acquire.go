@@ -19,6 +19,7 @@ type standing struct {
 	election, key string
 	reported      uint64 // the token of the term that a call has reported; 0: none
 	index         uint64 // of the entry then, or since
+	value         []byte // which was published then
 	wait          *wait  // after a refusal
 
 	// doubt is until when a write that would take the election may still have an effect although its caller has given up; zero: there is none.
@@ -94,6 +95,9 @@ func (s *session) Acquire(ctx context.Context, bid driver.Bid) (driver.Record, e
 }
 
 func (s *session) acquire(ctx context.Context, n *standing, bid driver.Bid) (driver.Record, error) {
+	if r, err := s.publish(ctx, n, bid); !errors.Is(err, errChanged) {
+		return r, err
+	}
 	entry, known := s.seen(n)
 	for {
 		var err error
@@ -132,11 +136,31 @@ func (s *session) acquire(ctx context.Context, n *standing, bid driver.Bid) (dri
 		case err != nil:
 			return driver.Record{}, err
 		}
-		s.mu.Lock()
-		n.reported, n.index, n.wait = token, now, nil
-		s.mu.Unlock()
-		return driver.Record{Election: n.election, Leader: s.member, Session: s.id, Token: token, Value: bytes.Clone(bid.Value)}, nil
+		return s.report(n, token, now, bid.Value), nil
 	}
+}
+
+// publish replaces the value in a term that the session knows of. errChanged: it knows of none, or has to look first.
+func (s *session) publish(ctx context.Context, n *standing, bid driver.Bid) (driver.Record, error) {
+	s.mu.Lock()
+	token, at, value := n.reported, n.index, n.value
+	s.mu.Unlock()
+	if token == 0 || bytes.Equal(value, bid.Value) {
+		return driver.Record{}, errChanged
+	}
+	now, err := s.store.write(ctx, "publish in "+strconv.Quote(n.election), change(at, s.lockOp(n.key, encode(bid.Value, token))))
+	if err != nil {
+		return driver.Record{}, err
+	}
+	return s.report(n, token, now, bid.Value), nil
+}
+
+// report notes that a call says that the session holds the election, and returns what it says.
+func (s *session) report(n *standing, token, index uint64, value []byte) driver.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n.reported, n.index, n.value, n.wait = token, index, bytes.Clone(value), nil
+	return driver.Record{Election: n.election, Leader: s.member, Session: s.id, Token: token, Value: bytes.Clone(value)}
 }
 
 // seen returns the entry that Await has seen vacant, once.

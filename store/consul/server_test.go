@@ -55,6 +55,8 @@ func session(t testing.TB, store driver.Store, member string, ttl time.Duration)
 	return s
 }
 
+func bid(election string) driver.Bid { return driver.Bid{Election: election, Queue: true} }
+
 // eventually waits until f returns "", which else says what is missing.
 func eventually(t testing.TB, f func() string) {
 	t.Helper()
