@@ -180,9 +180,9 @@ func redact(raw string) string {
 
 // harmless are the parameters whose values are shown. Others may be a password under a name that is spelled wrong.
 var harmless = []string{
-	"application_name", "bound", "cacert", "cert", "channel_binding", "connect_timeout", "context", "create", "database", "dbname",
-	"default_query_exec_mode", "host", "key", "kubeconfig", "network", "pod", "pod-label", "poll", "pool_max_conns", "port", "prefix", "schema",
-	"search_path", "servername", "service", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs", "tls", "user",
+	"application_name", "bound", "cacert", "cert", "channel_binding", "connect_timeout", "context", "create", "database", "datacenter", "dbname",
+	"default_query_exec_mode", "host", "key", "kubeconfig", "lock-delay", "min-ttl", "network", "pod", "pod-label", "poll", "pool_max_conns", "port", "prefix", "schema",
+	"search_path", "servername", "service", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs", "tls", "token-file", "user",
 }
 
 func isScheme(s string) bool {
