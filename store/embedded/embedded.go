@@ -84,13 +84,13 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	select {
 	case <-etcd.Server.ReadyNotify():
 	case <-etcd.Server.StopNotify():
-		s.Close()
+		s.abandon()
 		return nil, errors.New("embedded: start: the server has stopped by itself")
 	case err := <-etcd.Err():
-		s.Close()
+		s.abandon()
 		return nil, fmt.Errorf("embedded: start: %w", err)
 	case <-ctx.Done():
-		s.Close()
+		s.abandon()
 		return nil, fmt.Errorf("embedded: start: %w: of several nodes a majority has to be started before one serves", context.Cause(ctx))
 	}
 	addr := c.Advertise
@@ -118,6 +118,12 @@ func (s *Server) Failed() <-chan error { return s.etcd.Err() }
 func (s *Server) Close() {
 	s.close.Do(func() { s.etcd.Close(); close(s.ended) })
 	<-s.ended
+}
+
+// abandon closes a server that does not serve yet: etcd's own Close would wait until it does.
+func (s *Server) abandon() {
+	s.etcd.Server.HardStop()
+	s.Close()
 }
 
 func invalid(field, value, remedy string) error {
