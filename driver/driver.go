@@ -137,7 +137,8 @@ type Session interface {
 
 	// Acquire tries once, without waiting for others. nil: this session holds the election and Record.Token is its term's, greater than every token
 	// that was ever handed out for that election. When the session holds it already, Acquire keeps the term and its token, and publishes the value.
-	// ErrHeld: Record says who. ErrSessionLost: the session must hold at the moment the election is taken.
+	// ErrHeld: Record says who. ErrSessionLost: the session must hold at the moment the election is taken. ErrCorrupt: the record is none that a driver could
+	// have written; it is left as it is.
 	Acquire(ctx context.Context, bid Bid) (Record, error)
 
 	// Await returns nil when Acquire is worth trying: the election was vacated, or this session was made its holder, or that may
