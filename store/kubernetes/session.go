@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	mathrand "math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,7 @@ type stand struct {
 	refused   *lease // what Acquire was refused for; nil: it was not
 	doubt     uint64 // the version that a write whose outcome is unknown would replace; 0: there is none
 	releasing int    // releases under way
+	late      int    // attempts in a row for which another was faster
 	told      string // what Changed was last signalled for
 }
 
@@ -227,6 +229,9 @@ func (s *session) acquire(ctx context.Context, st *stand, bid driver.Bid) (drive
 		case err == nil:
 			return s.won(ctx, st, written, sent)
 		case isChanged(err):
+			s.mu.Lock()
+			st.late++
+			s.mu.Unlock()
 			// Who follows is told by the watch: a read by each of many who were too late would be for nothing.
 			l, fresh = s.newer(ctx, st, l), true
 			if l == nil {
@@ -300,7 +305,7 @@ func (s *session) won(ctx context.Context, st *stand, l *lease, sent time.Time) 
 	if st.reported != r.Token {
 		st.told = ""
 	}
-	st.reported, st.refused = r.Token, nil
+	st.reported, st.refused, st.late = r.Token, nil, 0
 	return r, nil
 }
 
@@ -422,6 +427,32 @@ func (s *session) resolve(st *stand, doubt uint64, l *lease) {
 	}
 }
 
+func worthTrying(v view, refused *lease) bool {
+	l := v.lease
+	return l != nil && (l.version > refused.version && l.holder != refused.holder || l.holder == "" || v.dead || l.annotations[tokenKey] != refused.annotations[tokenKey])
+}
+
+// taken reports whether another live holder has the election.
+func (s *session) taken(v view) bool {
+	return v.lease.holder != "" && v.lease.holder != s.id && !v.dead && v.lease.check() == nil
+}
+
+// restraint returns how long to let others go first. There is no queue: all who wait see a vacancy at once, and all but one write for nothing, at the cost of the one. Who was too
+// late before holds back for about as long as a write and its event take, and the more often, the more it is spread.
+func (s *session) restraint(st *stand) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.late == 0 {
+		return 0
+	}
+	return restraintMin + mathrand.N(min(restraintMin<<min(st.late, 10), restraintMax))
+}
+
+const (
+	restraintMin = 8 * time.Millisecond
+	restraintMax = 250 * time.Millisecond
+)
+
 func (s *session) Await(ctx context.Context, name string) error {
 	if err := s.live(ctx); err != nil {
 		return err
@@ -437,8 +468,19 @@ func (s *session) Await(ctx context.Context, name string) error {
 	s.follow(st)
 	for {
 		v := st.e.view()
-		if l := v.lease; l != nil && (l.version > refused.version && l.holder != refused.holder || l.holder == "" || v.dead || l.annotations[tokenKey] != refused.annotations[tokenKey]) {
-			return nil
+		if worthTrying(v, refused) {
+			if delay := s.restraint(st); delay == 0 || pause(ctx, delay) != nil {
+				return s.live(ctx)
+			}
+			if now := st.e.view(); worthTrying(now, refused) && !s.taken(now) {
+				return s.live(ctx)
+			}
+			// Another has it. That is what is waited for the end of now.
+			s.mu.Lock()
+			st.refused = st.e.known()
+			refused = st.refused
+			s.mu.Unlock()
+			continue
 		}
 		s.mu.Lock()
 		left := time.Until(s.expires)
