@@ -5,9 +5,9 @@
 // # What it promises
 //
 // Tokens come from a sequence and expiry from the server's clock. A member that resigns hands over to the next in line in one commit and one
-// notification; the others are not woken. A member that dies is replaced within its TTL. Each member costs one round trip every third of
-// its TTL, however many elections it holds or waits for. The notification of a hand-over is its proof, by a nonce that only who may read the queue knows, and needs
-no look at the tables: an operator who deletes a record while one is on its way is noticed at the next renewal, as with any other term. Info's Caveats say what asynchronous replication and clocks that jump can break.
+// notification; the others are not woken. The notification is the proof, by a nonce that only who may read the queue knows: an operator who deletes the record
+// while one is on its way is noticed at the next renewal, as in any other term. A member that dies is replaced within its TTL. Each member costs one
+// round trip every third of its TTL, however many elections it holds or waits for. Info's Caveats say what asynchronous replication and clocks that jump can break.
 //
 // # Connections
 //
