@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -138,23 +139,29 @@ func (s *session) look(ctx context.Context, n *standing) (v view, err error) {
 	if created == 0 {
 		return view{}, nil
 	}
-	from, to := s.store.layout.candidates(n.election)
-	ops := []clientv3.Op{clientv3.OpGet(n.key)}
-	if !sole {
+	var head *pb.RangeResponse
+	var tail []*mvccpb.KeyValue
+	if sole {
+		r, err := s.store.get(ctx, n.key)
+		if err != nil {
+			return view{}, err
+		}
+		v.revision, v.own = r.Header.Revision, only(r.Kvs)
+	} else {
+		from, to := s.store.layout.candidates(n.election)
 		last := append(byAge(to, clientv3.SortDescend, 1), clientv3.WithMaxCreateRev(created-1))
-		ops = append(ops, clientv3.OpGet(from, byAge(to, clientv3.SortAscend, 1)...), clientv3.OpGet(from, last...))
-	}
-	r, err := s.store.txn(ctx, "read "+strconv.Quote(n.key), nil, ops, nil)
-	if err != nil {
-		return view{}, err
-	}
-	v.revision = r.Header.Revision
-	if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		v.own = kvs[0]
+		r, err := s.store.txn(ctx, "read "+strconv.Quote(n.key), nil,
+			[]clientv3.Op{clientv3.OpGet(n.key), clientv3.OpGet(from, byAge(to, clientv3.SortAscend, 1)...), clientv3.OpGet(from, last...)}, nil)
+		if err != nil {
+			return view{}, err
+		}
+		v.revision, v.own = r.Header.Revision, only(r.Responses[0].GetResponseRange().Kvs)
+		head, tail = r.Responses[1].GetResponseRange(), r.Responses[2].GetResponseRange().Kvs
 	}
 	if v.own == nil || v.own.CreateRevision != created {
 		s.mu.Lock()
 		n.created, n.held, n.wait = 0, false, nil
+		s.unwatchKey(n)
 		if v.own != nil {
 			n.created = v.own.CreateRevision
 		}
@@ -168,12 +175,20 @@ func (s *session) look(ctx context.Context, n *standing) (v view, err error) {
 		v.first = v.own
 		return v, nil
 	}
-	return s.complete(ctx, n, v, r.Responses[1].GetResponseRange().Kvs, r.Responses[1].GetResponseRange().More, r.Responses[2].GetResponseRange().Kvs)
+	return s.complete(ctx, n, v, head, tail)
+}
+
+// only returns the one key that was read; nil when it is not there.
+func only(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	if len(kvs) == 0 {
+		return nil
+	}
+	return kvs[0]
 }
 
 // complete fills in the first candidate and the one before the session's own, from what was read and otherwise by reading more.
-func (s *session) complete(ctx context.Context, n *standing, v view, head []*mvccpb.KeyValue, more bool, tail []*mvccpb.KeyValue) (view, error) {
-	first, known := s.store.layout.pick(n.election, head, more)
+func (s *session) complete(ctx context.Context, n *standing, v view, head *pb.RangeResponse, tail []*mvccpb.KeyValue) (view, error) {
+	first, known := s.store.layout.pick(n.election, head.Kvs, head.More)
 	var err error
 	if !known {
 		if first, v.revision, err = s.store.first(ctx, n.election); err != nil {
@@ -222,12 +237,10 @@ func (s *session) add(ctx context.Context, n *standing, bid driver.Bid, empty in
 	}
 	v.revision = r.Header.Revision
 	if !r.Succeeded {
-		if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-			v.own = kvs[0]
+		if v.own = only(r.Responses[0].GetResponseRange().Kvs); v.own != nil {
 			s.noted(n, v.own.CreateRevision)
 		}
-		heads := r.Responses[1].GetResponseRange()
-		return s.complete(ctx, n, v, heads.Kvs, heads.More, nil)
+		return s.complete(ctx, n, v, r.Responses[1].GetResponseRange(), nil)
 	}
 	v.own = &mvccpb.KeyValue{Key: []byte(n.key), Value: bid.Value, CreateRevision: v.revision, ModRevision: v.revision, Lease: int64(s.lease)}
 	s.noted(n, v.revision)
@@ -235,8 +248,7 @@ func (s *session) add(ctx context.Context, n *standing, bid driver.Bid, empty in
 		v.first = v.own
 		return v, nil
 	}
-	heads := r.Responses[1].GetResponseRange()
-	return s.complete(ctx, n, v, heads.Kvs, heads.More, r.Responses[2].GetResponseRange().Kvs)
+	return s.complete(ctx, n, v, r.Responses[1].GetResponseRange(), r.Responses[2].GetResponseRange().Kvs)
 }
 
 // noted remembers the create revision of the session's key.
@@ -245,6 +257,7 @@ func (s *session) noted(n *standing, created int64) {
 	defer s.mu.Unlock()
 	if n.created != created {
 		n.created, n.held = created, false
+		s.unwatchKey(n)
 	}
 }
 
@@ -343,10 +356,7 @@ func (s *session) drop(n *standing, created int64) {
 		return
 	}
 	n.created, n.held, n.wait = 0, false, nil
-	if n.endWatch != nil {
-		n.endWatch()
-		n.endWatch = nil
-	}
+	s.unwatchKey(n)
 }
 
 // Release deletes the session's key, if it is of the term with this token; 0: of the term, or the place in the queue, that it finds.
@@ -380,9 +390,8 @@ func (s *session) Release(ctx context.Context, election string, token uint64) er
 		token = uint64(own.CreateRevision)
 	}
 	s.mu.Lock()
-	if n.endWatch != nil && uint64(n.created) == token {
-		n.endWatch()
-		n.endWatch = nil
+	if uint64(n.created) == token {
+		s.unwatchKey(n) // what it would tell is this
 	}
 	s.mu.Unlock()
 	_, err := s.store.txn(ctx, "release "+strconv.Quote(election), []clientv3.Cmp{term(n.key, token)},
@@ -410,8 +419,8 @@ func (s *session) find(ctx context.Context, n *standing) (*mvccpb.KeyValue, erro
 		}
 	}
 	r, err := s.store.get(ctx, n.key)
-	if err != nil || len(r.Kvs) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	return r.Kvs[0], nil
+	return only(r.Kvs), nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -100,6 +101,18 @@ func (s *session) ended(ctx context.Context, err error) error {
 	return err
 }
 
+// calm is by how much watches of keys that are held begin and end later than they could: a handover goes first. Nothing is missed, for a watch begins with what has
+// happened since a revision.
+const calm = 100 * time.Millisecond
+
+// unwatchKey ends the watch of a key. The mutex is held.
+func (s *session) unwatchKey(n *standing) {
+	if n.endWatch != nil {
+		time.AfterFunc(calm, n.endWatch)
+		n.endWatch = nil
+	}
+}
+
 // watchKey watches the key of an election that the session holds, so that it learns at once when somebody deletes or overwrites it. The mutex is held.
 func (s *session) watchKey(n *standing, revision int64) {
 	if n.endWatch != nil {
@@ -110,6 +123,11 @@ func (s *session) watchKey(n *standing, revision int64) {
 	created := n.created
 	go func() {
 		defer cancel()
+		select {
+		case <-time.After(calm):
+		case <-ctx.Done():
+			return
+		}
 		for r := range s.store.client.Watch(ctx, n.key, clientv3.WithRev(revision+1)) {
 			harmed := r.Err() != nil
 			for _, e := range r.Events {
