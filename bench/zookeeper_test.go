@@ -54,7 +54,6 @@ func BenchmarkZooKeeperHandover(b *testing.B) {
 		for range handovers {
 			time.Sleep(30 * time.Millisecond) // the last leader stands again
 			took = append(took, line.handOver(ctx, b))
-			time.Sleep(30 * time.Millisecond) // as before a handover
 			least = append(least, deletion(ctx, b, floor, watcher))
 			time.Sleep(30 * time.Millisecond) // the last holder waits again
 			theirs = append(theirs, locks.handOver(ctx, b))
@@ -82,6 +81,7 @@ func deletion(ctx context.Context, b *testing.B, c, watcher *zk.Conn) time.Durat
 		<-event
 		got <- time.Now()
 	}()
+	time.Sleep(30 * time.Millisecond) // as before a handover
 	began := time.Now()
 	try(b, c.Delete(path, -1))
 	select {
@@ -226,43 +226,9 @@ func BenchmarkZooKeeperRequests(b *testing.B) {
 			ctx := limit(b)
 			storeURL := testserver.StartZooKeeper(b).URL() // which nobody else asks
 			store := openZooKeeper(ctx, b, storeURL)
-			const rounds = 20
 			var perHandover float64
 			for b.Loop() {
-				election := "bench/requests-" + rand.Text()
-				var line []driver.Session
-				tokens := make(chan uint64, 1+waiters)
-				for range 1 + waiters {
-					s, err := store.Open(ctx, "m", 10*time.Minute)
-					try(b, err)
-					b.Cleanup(func() { _ = s.Close(context.Background()) }) // the server ends as well
-					bid := driver.Bid{Election: election, Queue: true}
-					r, err := s.Acquire(ctx, bid)
-					switch {
-					case err == nil:
-						tokens <- r.Token
-					case errors.Is(err, driver.ErrHeld):
-						go func() {
-							for err := error(driver.ErrHeld); err != nil; {
-								if s.Await(ctx, election) != nil {
-									return
-								}
-								r, err = s.Acquire(ctx, bid)
-							}
-							tokens <- r.Token
-						}()
-					default:
-						b.Fatal(err)
-					}
-					line = append(line, s)
-				}
-				before := packets(b, storeURL)
-				n := min(rounds, waiters)
-				for i := range n {
-					try(b, line[i].Release(ctx, election, <-tokens))
-				}
-				tokens <- <-tokens // the last one leads
-				perHandover = float64(packets(b, storeURL)-before) / float64(n)
+				perHandover = requestsPerHandover(ctx, b, store, storeURL, waiters)
 			}
 			if few == 0 {
 				few = perHandover
@@ -272,6 +238,42 @@ func BenchmarkZooKeeperRequests(b *testing.B) {
 			b.ReportMetric(0, "ns/op") // of a whole loop: says nothing
 		})
 	}
+}
+
+func requestsPerHandover(ctx context.Context, b *testing.B, store *zookeeper.Store, storeURL string, waiters int) float64 {
+	b.Helper()
+	bid := driver.Bid{Election: "bench/requests-" + rand.Text(), Queue: true}
+	tokens := make(chan uint64, 1+waiters)
+	var line []driver.Session
+	for range 1 + waiters {
+		s, err := store.Open(ctx, "m", 10*time.Minute)
+		try(b, err)
+		b.Cleanup(func() { _ = s.Close(context.Background()) }) // the server ends as well
+		line = append(line, s)
+		r, err := s.Acquire(ctx, bid)
+		if err == nil {
+			tokens <- r.Token
+			continue
+		}
+		if !errors.Is(err, driver.ErrHeld) {
+			b.Fatal(err)
+		}
+		go func() {
+			for s.Await(ctx, bid.Election) == nil {
+				if r, err := s.Acquire(ctx, bid); err == nil {
+					tokens <- r.Token
+					return
+				}
+			}
+		}()
+	}
+	before := packets(b, storeURL)
+	n := min(20, waiters)
+	for i := range n {
+		try(b, line[i].Release(ctx, bid.Election, <-tokens))
+	}
+	<-tokens // the last one leads
+	return float64(packets(b, storeURL)-before) / float64(n)
 }
 
 // What 1,000 elections with three members each cost while nothing happens, in requests that the server counts: each member renews once per third of a TTL (C2).
@@ -318,7 +320,7 @@ func BenchmarkZooKeeperIdle(b *testing.B) {
 	})
 	var perThird float64
 	for b.Loop() {
-		const thirds = 3
+		const thirds = 6
 		before := packets(b, storeURL)
 		time.Sleep(thirds * ttl / 3) // what is counted
 		perThird = float64(packets(b, storeURL)-before) / thirds

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -29,6 +30,8 @@ type link struct {
 	permit  func() bool // whether to connect again
 	greeted func(h handshake, began time.Time)
 	expired func()
+
+	connections atomic.Int64 // that servers have greeted
 
 	over chan struct{} // closed when the link has ended
 	once sync.Once
@@ -53,7 +56,7 @@ type watch struct {
 }
 
 // A hook is called when something has happened to a node, or may have.
-type hook struct{ call func() }
+type hook struct{ call func(zk.EventType) }
 
 // connect starts a link. What its owner wants to know is set in l before.
 func (l *link) connect(timeout time.Duration) error {
@@ -145,6 +148,7 @@ func (l *link) hello(w *wire, h handshake) {
 	if h.session == 0 || h.timeout <= 0 {
 		return // expired: the library says so
 	}
+	l.connections.Add(1)
 	l.mu.Lock()
 	l.failures = 0
 	l.session = h
@@ -212,13 +216,13 @@ func (l *link) event(e zk.Event) {
 	if e.Type != zk.EventNodeChildrenChanged {
 		delete(l.armed, watch{e.Path, false})
 	}
-	var calls []func()
+	var calls []func(zk.EventType)
 	for h := range l.hooks[e.Path] {
 		calls = append(calls, h.call)
 	}
 	l.mu.Unlock()
 	for _, call := range calls {
-		call()
+		call(e.Type)
 	}
 }
 
@@ -227,7 +231,7 @@ func (l *link) forget() {
 	l.mu.Lock()
 	l.events++
 	clear(l.armed)
-	var calls []func()
+	var calls []func(zk.EventType)
 	for _, hooks := range l.hooks {
 		for h := range hooks {
 			calls = append(calls, h.call)
@@ -235,12 +239,12 @@ func (l *link) forget() {
 	}
 	l.mu.Unlock()
 	for _, call := range calls {
-		call()
+		call(zk.EventNotWatching)
 	}
 }
 
 // hook calls f when something has happened to the node, until the returned function is called; f does not block.
-func (l *link) hook(path string, f func()) (remove func()) {
+func (l *link) hook(path string, f func(zk.EventType)) (remove func()) {
 	h := &hook{f}
 	l.mu.Lock()
 	defer l.mu.Unlock()

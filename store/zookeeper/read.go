@@ -245,7 +245,7 @@ type observer struct {
 	unhook   func()
 }
 
-func (o *observer) signal() {
+func (o *observer) signal(zk.EventType) {
 	select {
 	case o.changed <- struct{}{}:
 	default:

@@ -28,8 +28,17 @@ type seat struct {
 	token uint64 // of the term; 0: it does not lead, as far as is known
 	moved bool   // something has happened that KeepAlive has to look after
 
-	watched string // the node of which the seat hears
-	unhook  func()
+	watched   string // the node ahead, of which the seat hears
+	unhook    func()
+	unhookOwn func() // the seat hears of its own node; nil: it does not
+
+	// known says that the own node was read, is watched, and has not changed; heir that moreover the node ahead leads, and is watched. Events come in the order in
+	// which things happen, as long as the connection stays, so when the next one tells that the node ahead of an heir was deleted the own one leads: inherits.
+	known, heir, inherits bool
+	connection            int64 // through which it is so
+	own                   node
+
+	early chan []candidate // candidates that are being read since the node ahead was deleted; buffer of one; nil: none are
 
 	waits bool          // the last Acquire was refused, and nothing has happened since
 	wake  chan struct{} // closed when that is over
@@ -87,8 +96,8 @@ func newMark() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// happened is called when something has happened to the node of which the seat hears.
-func (m *session) happened(t *seat, path string) {
+// happened is called when something has happened to the node ahead.
+func (m *session) happened(t *seat, path string, event zk.EventType) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if t.watched != path {
@@ -97,10 +106,40 @@ func (m *session) happened(t *seat, path string) {
 	if t.path != "" {
 		t.moved = true
 	}
+	if event == zk.EventNodeDeleted && t.waits && t.connection == m.link.connections.Load() {
+		t.inherits = t.heir
+		if t.known && !t.heir {
+			t.early = make(chan []candidate, 1)
+			go m.lookEarly(t, t.early)
+		}
+	}
+	t.rouse()
+}
+
+// lookEarly reads what the Acquire that follows wants to know, before its caller has woken. It leaves errors to that.
+func (m *session) lookEarly(t *seat, early chan<- []candidate) {
+	defer close(early)
+	ctx, cancel := context.WithTimeout(m.store.ctx, m.ttl)
+	defer cancel()
+	if line, err := m.line(ctx, t); err == nil {
+		early <- line
+	}
+}
+
+// happenedOwn is called when something has happened to the seat's own node.
+func (m *session) happenedOwn(t *seat, path string, event zk.EventType) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t.path != path || t.unhookOwn == nil {
+		return
+	}
+	t.moved, t.known, t.heir, t.inherits = true, false, false, false
 	if t.token != 0 {
 		signal(m.changed)
 	}
-	t.rouse()
+	if event != zk.EventNodeDataChanged { // which is mostly what this session has published
+		t.rouse()
+	}
 }
 
 // rouse ends a wait. The mutex is held.
@@ -111,7 +150,7 @@ func (t *seat) rouse() {
 	}
 }
 
-// hear makes the seat hear of a node, and of no other; empty: of none.
+// hear makes the seat hear of a node ahead, and of no other; empty: of none.
 func (m *session) hear(t *seat, path string) {
 	m.mu.Lock()
 	unhook, same := t.unhook, t.watched == path
@@ -128,10 +167,27 @@ func (m *session) hear(t *seat, path string) {
 	if path == "" {
 		return
 	}
-	unhook = m.link.hook(path, func() { m.happened(t, path) })
+	unhook = m.link.hook(path, func(event zk.EventType) { m.happened(t, path, event) })
 	m.mu.Lock()
 	t.unhook = unhook
 	m.mu.Unlock()
+}
+
+// hearOwn makes the seat hear of its own node, whose path is known.
+func (m *session) hearOwn(t *seat) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if path := t.path; t.unhookOwn == nil {
+		t.unhookOwn = m.link.hook(path, func(event zk.EventType) { m.happenedOwn(t, path, event) })
+	}
+}
+
+// deafen ends what hearOwn began. The mutex is held.
+func (t *seat) deafen() {
+	if t.unhookOwn != nil {
+		t.unhookOwn()
+		t.unhookOwn = nil
+	}
 }
 
 // leave gives a seat up that has no node.
@@ -139,6 +195,7 @@ func (m *session) leave(t *seat) {
 	m.hear(t, "")
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	t.deafen()
 	t.rouse()
 	if m.seats[t.election] == t {
 		delete(m.seats, t.election)
@@ -149,7 +206,9 @@ func (m *session) leave(t *seat) {
 func (m *session) gone(t *seat) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	t.deafen()
 	t.mark, t.sent, t.path, t.data, t.token, t.moved = newMark(), false, "", nil, 0, false
+	t.known, t.heir, t.inherits, t.early = false, false, false, nil
 	t.rouse()
 }
 
@@ -164,9 +223,11 @@ type position struct {
 func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err error) {
 	for {
 		m.mu.Lock()
-		t.moved = false
+		t.moved, t.heir, t.inherits = false, false, false
+		connection := m.link.connections.Load()
+		t.known = t.known && t.connection == connection
 		m.mu.Unlock()
-		line, err := m.line(ctx, t)
+		line, err := m.next(ctx, t)
 		if err != nil {
 			return position{}, false, m.stale(t, err)
 		}
@@ -184,10 +245,11 @@ func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err 
 		for _, c := range line[i+1:] {
 			if mine(c) { // asked for twice, because the first answer was lost
 				if err := m.remove(ctx, c.path); err != nil {
-					return position{}, false, err
+					return position{}, false, m.stale(t, err)
 				}
 			}
 		}
+		m.hearOwn(t)
 		if i > 0 {
 			ahead := line[i-1].path
 			m.hear(t, ahead)
@@ -198,28 +260,72 @@ func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err 
 			if !there {
 				continue
 			}
-			m.mu.Lock()
-			t.token = 0
-			m.mu.Unlock()
-			return position{first: first, ahead: ahead}, true, nil
+			at.ahead = ahead
+		} else {
+			m.hear(t, "")
 		}
-		m.hear(t, own)
-		n, err := m.link.get(ctx, own, true)
-		if errors.Is(err, zk.ErrNoNode) {
+		there, err := m.readOwn(ctx, t, connection)
+		if err != nil {
+			return position{}, false, m.failed("read "+own, err)
+		}
+		if !there {
 			continue
 		}
-		if err != nil {
-			return position{}, false, m.stale(t, m.failed("read "+own, err))
+		m.mu.Lock()
+		at.own, at.first = t.own, first
+		t.token = 0
+		if i == 0 {
+			t.token = uint64(at.own.stat.Czxid)
 		}
-		if n.stat.EphemeralOwner != m.owner {
+		t.heir = i == 1 && t.known && !t.moved
+		m.mu.Unlock()
+		if at.own.stat.EphemeralOwner != m.owner {
 			m.gone(t) // somebody else has made a node of this name
 			return position{}, false, nil
 		}
-		m.mu.Lock()
-		t.data, t.token = n.data, uint64(n.stat.Czxid)
-		m.mu.Unlock()
-		return position{own: n, first: own}, true, nil
+		return at, true, nil
 	}
+}
+
+// readOwn reads the seat's own node and watches it, unless it is known. there is false when it has just gone.
+func (m *session) readOwn(ctx context.Context, t *seat, connection int64) (there bool, err error) {
+	m.mu.Lock()
+	known, path := t.known, t.path
+	t.known, t.connection = true, connection // until something happens to it, or the connection
+	m.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	n, err := m.link.get(ctx, path, true)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		t.known = false
+		if errors.Is(err, zk.ErrNoNode) {
+			return false, nil
+		}
+		t.moved = true
+		return false, err
+	}
+	t.data, t.own = n.data, n
+	return true, nil
+}
+
+// inherit makes the seat the leader's when nothing has to be read for that.
+func (m *session) inherit(t *seat, data []byte) (h holder, ok bool, err error) {
+	m.mu.Lock()
+	ok = t.inherits && bytes.Equal(t.data, data)
+	if !ok {
+		m.mu.Unlock()
+		return holder{}, false, nil
+	}
+	t.moved, t.heir, t.inherits = false, false, false
+	t.token = uint64(t.own.stat.Czxid)
+	path, own := t.path, t.own
+	m.mu.Unlock()
+	m.hear(t, "")
+	h, err = holderOf(t.election, path, own)
+	return h, true, err
 }
 
 // stale marks a seat whose look has failed.
@@ -228,6 +334,24 @@ func (m *session) stale(t *seat, err error) error {
 	defer m.mu.Unlock()
 	t.moved = true
 	return err
+}
+
+// next returns the election's candidates, as an early look has found them, or else as they are now.
+func (m *session) next(ctx context.Context, t *seat) ([]candidate, error) {
+	m.mu.Lock()
+	early := t.early
+	t.early = nil
+	m.mu.Unlock()
+	if early != nil {
+		select {
+		case line, ok := <-early:
+			if ok {
+				return line, nil
+			}
+		case <-ctx.Done():
+		}
+	}
+	return m.line(ctx, t)
 }
 
 // line reads the election's candidates.
@@ -296,6 +420,9 @@ func (m *session) acquire(ctx context.Context, t *seat, bid driver.Bid) (driver.
 		if err := m.review(ctx, t); err != nil {
 			return driver.Record{}, err
 		}
+	}
+	if h, ok, err := m.inherit(t, data); ok {
+		return h.record, err
 	}
 	created := false
 	for {
@@ -522,11 +649,14 @@ func (m *session) Release(ctx context.Context, election string, token uint64) er
 		return nil
 	}
 	if path != "" {
+		m.mu.Lock()
+		t.deafen() // the own deletion is no news
+		m.mu.Unlock()
 		if err := m.remove(ctx, path); err != nil {
 			if errors.Is(err, driver.ErrSessionLost) {
 				return nil
 			}
-			return err
+			return m.stale(t, err)
 		}
 		m.gone(t)
 	}

@@ -105,8 +105,8 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 		s.drop(m.link)
 		return nil, err
 	}
-	m.link.hook(m.node, func() { m.news(&m.askNews); signal(m.changed) })
-	m.link.hook(s.layout.members(member), func() { m.news(&m.nameNews) })
+	m.link.hook(m.node, func(zk.EventType) { m.news(&m.askNews); signal(m.changed) })
+	m.link.hook(s.layout.members(member), func(zk.EventType) { m.news(&m.nameNews) })
 	m.mu.Lock()
 	m.lease.renewed = time.Now()
 	m.mu.Unlock()
