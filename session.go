@@ -51,7 +51,7 @@ func (m *Member) open(ctx context.Context) (*session, error) {
 	m.mu.Lock()
 	if m.left {
 		m.mu.Unlock()
-		closeSession(ds, m.cfg.RenewInterval)
+		_ = closeSession(ds, m.cfg.RenewInterval) // else it lapses
 		return nil, ErrLeft
 	}
 	m.sessions[s] = struct{}{}
@@ -268,7 +268,7 @@ func (s *session) finish(reason error, why func(*Term) error) {
 
 func (s *session) lost(t *Term, reason error) error {
 	failures := s.failures
-	if reason != s.failure {
+	if reason != s.failure { //nolint:errorlint // the very value, not one like it
 		failures = 0
 	}
 	return &LostError{Election: t.Election(), Token: t.token, Held: time.Since(t.started), Failures: failures, Reason: reason}

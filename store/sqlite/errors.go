@@ -40,9 +40,9 @@ func explain(path string, err error) error {
 	switch extended {
 	case sqlite3.IOERR_WRITE, sqlite3.IOERR_FSYNC, sqlite3.IOERR_TRUNCATE, sqlite3.IOERR_SHMSIZE:
 		// The library does not say why, and a full disk is the usual reason.
-		return fmt.Errorf("%w (extended code %d): free space on the file system of %s; if there is some, the disk is failing", err, extended, path)
+		return fmt.Errorf("%w (extended code %d): free space on the file system of %s; if there is some, the disk is failing", err, uint32(extended), path)
 	}
-	return fmt.Errorf("%w (extended code %d)", err, extended)
+	return fmt.Errorf("%w (extended code %d)", err, uint32(extended))
 }
 
 func noSpace(err error) bool {

@@ -176,8 +176,8 @@ func idler(ctx context.Context, path string, args []string) error {
 	if _, err := s.Acquire(ctx, driver.Bid{Election: "e", Queue: true}); !errors.Is(err, driver.ErrHeld) {
 		return fmt.Errorf("Acquire: %w; want ErrHeld", err)
 	}
-	go s.Await(ctx, "e")
-	time.Sleep(time.Second) // until all is set up
+	go func() { _ = s.Await(ctx, "e") }() // until the test ends
+	time.Sleep(time.Second)               // until all is set up
 	before, err := cpuTime()
 	if err != nil {
 		return err

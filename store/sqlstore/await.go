@@ -213,10 +213,11 @@ func (n *session) work() {
 		}
 		if ties {
 			looked = now
-			n.withLimit(n.lookForTies)
+			_ = n.withLimit(n.lookForTies) // the next look is soon
 		}
 		for _, id := range overdue {
-			n.withLimit(func(ctx context.Context) error { _, err := n.store.free(ctx, id, false); return err })
+			// What fails is overdue still at the next KeepAlive.
+			_ = n.withLimit(func(ctx context.Context) error { _, err := n.store.free(ctx, id, false); return err })
 		}
 	}
 }
