@@ -21,6 +21,8 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/gotenure/tenure/driver"
 )
@@ -61,6 +63,7 @@ const DefaultListen = "127.0.0.1:2379"
 // A Server is a running server. Its methods may be called concurrently.
 type Server struct {
 	etcd  *embed.Etcd
+	level zap.AtomicLevel
 	url   string
 	close sync.Once
 	ended chan struct{}
@@ -69,7 +72,11 @@ type Server struct {
 // Start starts a server and returns when it serves: a node of several when a majority has found together. When the context ends before, what was
 // started is stopped. Errors that wrap driver.ErrInvalid name the field that is wrong.
 func Start(ctx context.Context, c Config) (*Server, error) {
-	config, err := c.translate()
+	logger, level, err := c.logger()
+	if err != nil {
+		return nil, err
+	}
+	config, err := c.translate(logger)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +87,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded: start: %w", err)
 	}
-	s := &Server{etcd: etcd, ended: make(chan struct{})}
+	s := &Server{etcd: etcd, level: level, ended: make(chan struct{})}
 	select {
 	case <-etcd.Server.ReadyNotify():
 	case <-etcd.Server.StopNotify():
@@ -116,7 +123,11 @@ func (s *Server) Failed() <-chan error { return s.etcd.Err() }
 
 // Close stops the server, after another node was made the leader if this one is it, which takes seconds. It can be repeated.
 func (s *Server) Close() {
-	s.close.Do(func() { s.etcd.Close(); close(s.ended) })
+	s.close.Do(func() {
+		s.level.SetLevel(zap.DPanicLevel) // etcd calls it errors that listeners end which it closes itself
+		s.etcd.Close()
+		close(s.ended)
+	})
 	<-s.ended
 }
 
@@ -130,19 +141,32 @@ func invalid(field, value, remedy string) error {
 	return fmt.Errorf("embedded: %w: Config.%s %q: %s", driver.ErrInvalid, field, value, remedy)
 }
 
+// logger returns one that writes to the standard error, and its level.
+func (c Config) logger() (*zap.Logger, zap.AtomicLevel, error) {
+	if c.LogLevel == "" {
+		c.LogLevel = "warn"
+	}
+	level, err := zap.ParseAtomicLevel(c.LogLevel)
+	if err != nil {
+		return nil, level, invalid("LogLevel", c.LogLevel, "want debug, info, warn or error")
+	}
+	config := zap.NewProductionConfig()
+	config.Level, config.DisableStacktrace, config.OutputPaths = level, true, []string{"stderr"}
+	config.EncoderConfig.TimeKey, config.EncoderConfig.EncodeTime = "time", zapcore.ISO8601TimeEncoder
+	logger, err := config.Build()
+	return logger, level, err
+}
+
 // translate checks the configuration and makes etcd's of it.
-func (c Config) translate() (*embed.Config, error) {
+func (c Config) translate(logger *zap.Logger) (*embed.Config, error) {
 	if c.DataDir == "" {
 		return nil, invalid("DataDir", "", "name a directory")
 	}
 	if c.Listen == "" {
 		c.Listen = DefaultListen
 	}
-	if c.LogLevel == "" {
-		c.LogLevel = "warn"
-	}
 	e := embed.NewConfig()
-	e.Dir, e.LogLevel, e.LogOutputs = c.DataDir, c.LogLevel, []string{"stderr"}
+	e.Dir, e.ZapLoggerBuilder = c.DataDir, embed.NewZapLoggerBuilder(logger)
 	e.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration // 0, its default here, reports every request
 	// What was overwritten or deleted is of no use to elections.
 	e.AutoCompactionMode, e.AutoCompactionRetention = "periodic", "1h"
