@@ -145,14 +145,15 @@ const (
 // run reads the Lease and watches it, again and again.
 func (e *election) run(ctx context.Context) {
 	wait := retryMin
-	version, byList := "", false
+	version, byList, told := "", false, false
 	for ctx.Err() == nil {
 		began := time.Now()
 		var err error
 		if version == "" {
 			version, err = e.begin(ctx, byList)
 		}
-		if err == nil {
+		ran := err == nil
+		if ran {
 			e.fail(nil)
 			version, err = e.stream(ctx, version)
 		}
@@ -164,8 +165,8 @@ func (e *election) run(ctx context.Context) {
 			wait = retryMin
 			continue
 		}
-		if time.Since(began) > retryMax {
-			wait = retryMin
+		if ran && time.Since(began) > retryMax {
+			wait, told = retryMin, false
 		}
 		tooOld := apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 		first := tooOld && !byList
@@ -174,7 +175,10 @@ func (e *election) run(ctx context.Context) {
 			continue // a Lease that nobody has written for minutes, which is no fault
 		}
 		err = e.store.access.explain(ctx, e.lease, fmt.Errorf("kubernetes: watch Lease %s: %w", e.lease, err))
-		e.store.warn("a watch broke", "lease", e.lease, "error", err)
+		if !told {
+			told = true // once for each time that it breaks, not for each attempt to make it anew
+			e.store.warn("a watch broke", "lease", e.lease, "error", err)
+		}
 		e.fail(err)
 		if pause(ctx, rand.N(wait)) != nil {
 			return

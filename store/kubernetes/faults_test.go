@@ -149,7 +149,7 @@ func TestDeadConnectionCostsOneRenewal(t *testing.T) {
 	t.Parallel()
 	url, a, o := newFleet(t)
 	proxy := testserver.StartProxy(t, addrOf(a))
-	startMember(t, through(t, url, proxy.Addr()), o, "orders", "far", 15*time.Second)
+	startMember(t, through(t, url, proxy.Addr()), o, "orders", "far", 30*time.Second)
 	o.awaitLeader("far")
 	before := proxy.Connections()
 	proxy.Blackhole(testserver.ToClient)
@@ -161,7 +161,7 @@ func TestDeadConnectionCostsOneRenewal(t *testing.T) {
 	})
 	proxy.Drop()
 	proxy.Heal()
-	time.Sleep(15 * time.Second) // a lease has to pass
+	time.Sleep(25 * time.Second) // what was left of the lease has to pass
 	if got := o.all(); len(got) != 1 || o.leader() != "far" {
 		t.Errorf("the terms are %v and the leader is %q; want one term that goes on", got, o.leader())
 	}
