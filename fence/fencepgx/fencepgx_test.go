@@ -116,7 +116,7 @@ var forms = map[string]func(ctx context.Context, pool *pgxpool.Pool, guard *fenc
 		return pool.AcquireFunc(ctx, func(connection *pgxpool.Conn) error {
 			err := connection.SendBatch(ctx, batch).Close()
 			if err != nil {
-				connection.Exec(ctx, "ROLLBACK")
+				_, _ = connection.Exec(ctx, "ROLLBACK")
 			}
 			return guard.Fence().Explain(err, "r", token)
 		})
@@ -314,7 +314,7 @@ func TestHoldIsLost(t *testing.T) {
 func TestHoldReturnsWorkError(t *testing.T) {
 	pool, guard := open(t, fence.Config{})
 	broken := errors.New("work failed")
-	if err := guard.Hold(t.Context(), pool, "r", 5, func(context.Context) error { return broken }); err != broken {
+	if err := guard.Hold(t.Context(), pool, "r", 5, func(context.Context) error { return broken }); err != broken { //nolint:errorlint // the very error
 		t.Errorf("error %v, want work's own", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

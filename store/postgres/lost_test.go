@@ -182,7 +182,10 @@ func TestStoreLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		for range s.Watch(ctx, "e") {
+		for _, err := range s.Watch(ctx, "e") {
+			if err != nil {
+				t.Error(err)
+			}
 			break
 		}
 		cancel()

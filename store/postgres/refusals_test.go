@@ -81,7 +81,7 @@ func chain(err error) string {
 		return ""
 	}
 	text := fmt.Sprintf("%v %+v\n", err, err)
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // it unwraps
 	case interface{ Unwrap() error }:
 		text += chain(e.Unwrap())
 	case interface{ Unwrap() []error }:

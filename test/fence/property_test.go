@@ -89,12 +89,12 @@ func TestInterleavings(t *testing.T) {
 				left = slices.DeleteFunc(left, func(tx *modelTx) bool {
 					if tx.pending != nil {
 						select {
-						case <-tx.pending:
+						case <-tx.pending: //nolint:errcheck // the transaction is rolled back
 						case <-time.After(time.Millisecond): // another one's end lets it go on
 							return false
 						}
 					}
-					tx.connection.ExecContext(context.Background(), "ROLLBACK")
+					_, _ = tx.connection.ExecContext(context.Background(), "ROLLBACK")
 					return true
 				})
 			}
@@ -271,7 +271,7 @@ func TestSQLiteInterleavings(t *testing.T) {
 		defer func() {
 			for _, tx := range txs {
 				if tx != nil {
-					tx.connection.ExecContext(context.Background(), "ROLLBACK")
+					_, _ = tx.connection.ExecContext(context.Background(), "ROLLBACK")
 					tx.connection.Close()
 				}
 			}
@@ -313,7 +313,7 @@ func TestSQLiteInterleavings(t *testing.T) {
 					}
 					if err != nil {
 						fail(txs[i], err)
-						connection.ExecContext(context.Background(), "BEGIN")
+						_, _ = connection.ExecContext(context.Background(), "BEGIN")
 					}
 				}
 			},
@@ -373,6 +373,9 @@ func TestSQLiteInterleavings(t *testing.T) {
 						t.Fatal(err)
 					}
 					log = append(log, token)
+				}
+				if err := rows.Err(); err != nil {
+					t.Fatal(err)
 				}
 				if !slices.IsSorted(log) || len(log) < written {
 					t.Fatalf("committed in this order: %v, %d before", log, written)

@@ -76,7 +76,7 @@ func TestTermIsRefusedFromTheElectionOn(t *testing.T) {
 			both(nil)
 			execute(t, db, expand(step.change, tables))
 			var seen uint64
-			fmt.Sscan(step.seen, &seen)
+			_, _ = fmt.Sscan(step.seen, &seen)
 			both(&fence.StaleError{Election: "e", Token: 5, Seen: seen})
 			execute(t, db, expand(step.undo, tables))
 		}

@@ -110,7 +110,7 @@ func (m *demoMember) lead(ctx context.Context, term *tenure.Term) error {
 	}()
 	// From now on the guard refuses what the predecessor may still be about to write.
 	if err := m.guard.Raise(ctx, m.db, demoResource, term.Token()); err != nil {
-		return nil //nolint:nilerr // it is asked to lead again
+		return nil // it is asked to lead again
 	}
 	for {
 		if term.Check() != nil {
@@ -142,7 +142,7 @@ func (m *demoMember) staleWrite(ctx context.Context, term *tenure.Term) error {
 		return nil
 	}
 	if term.Check() != nil {
-		return nil
+		return nil //nolint:nilerr // it is asked to lead again
 	}
 	m.tell("holding", term.Token(), "")
 	<-m.release

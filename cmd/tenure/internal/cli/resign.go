@@ -120,7 +120,7 @@ func printResign(cmd *cobra.Command, before, now tenure.Leadership, wait time.Du
 		}
 	}
 	was := fmt.Sprintf("%s with token %d", printable(before.Leader), before.Token)
-	text := ""
+	var text string
 	switch {
 	case wait == 0 && !over:
 		text = fmt.Sprintf("%s was asked to hand over %s", was, printable(before.Election))

@@ -104,7 +104,7 @@ func (w *watcher) discover(ctx context.Context) error {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		case errors.Is(failure, driver.ErrInvalid):
 			return failure
 		case failure != nil && (reachable || len(known) == 0):

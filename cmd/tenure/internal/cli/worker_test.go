@@ -21,7 +21,7 @@ func runWorker() {
 	stubborn := flags.Bool("stubborn", false, "ignore signals that ask for the end")
 	child := flags.Bool("child", false, "start a stubborn process in a session of its own, which inherits the lock")
 	exit := flags.Int("exit", -1, "exit with this code at once")
-	flags.Parse(os.Args[1:])
+	_ = flags.Parse(os.Args[1:]) // exits when it fails
 	log := func(event string) {
 		f, err := os.OpenFile("log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
