@@ -148,8 +148,8 @@ func (c *Consul) ready() error {
 	if err != nil {
 		return err
 	}
-	nodes, err := c.get("/v1/catalog/nodes")
-	if err == nil && nodes == "[]" {
+	checks, err := c.get("/v1/health/node/n1") // sessions are of a node, and those of other clients depend on its check
+	if err == nil && !strings.Contains(checks, "serfHealth") {
 		err = errors.New("the node is not registered yet")
 	}
 	return err
