@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -300,17 +301,39 @@ func call[T any](ctx context.Context, l *link, f func(*zk.Conn) (T, error)) (T, 
 		value, err := f(l.conn)
 		answers <- answer{value, err}
 	}()
-	select {
-	case a := <-answers:
-		return a.value, a.err
-	case <-l.over:
-		return none, errClosed
-	case <-ctx.Done():
-		if time.Since(start) >= l.hush && w.received.Load() == before {
-			_ = w.Close() // another server may answer
+	silence := time.NewTimer(l.hush)
+	defer silence.Stop()
+	for {
+		select {
+		case a := <-answers:
+			if broken(a.err) {
+				_ = w.Close() // so that nobody takes it for the current one
+			}
+			return a.value, a.err
+		case <-l.over:
+			return none, errClosed
+		case <-silence.C:
+			l.mu.Lock()
+			current := l.wire
+			l.mu.Unlock()
+			if current == w && w.received.Load() == before {
+				_ = w.Close() // servers drop the requests of a session that has ended; and another one may answer
+			}
+			w, before = current, current.received.Load() // the request may be sent through the next connection
+			silence.Reset(l.hush)
+		case <-ctx.Done():
+			if time.Since(start) >= l.hush && w.received.Load() == before {
+				_ = w.Close()
+			}
+			return none, ctx.Err()
 		}
-		return none, ctx.Err()
 	}
+}
+
+// broken reports whether an error says that the connection has ended before there was an answer.
+func broken(err error) bool {
+	var network net.Error
+	return errors.Is(err, zk.ErrConnectionClosed) || errors.As(err, &network)
 }
 
 // close ends the session, and reports whether the server has confirmed it. It takes no longer than about a second.

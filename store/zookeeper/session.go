@@ -85,7 +85,7 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 		changed: make(chan struct{}, 1), done: make(chan struct{}), closed: make(chan struct{}),
 		seats: make(map[string]*seat), reported: make(map[string]uint64), asks: make(map[string]uint64), askNews: true, nameNews: true,
 	}
-	m.link = &link{quiet: true, hush: ttl / 6, permit: m.permit, greeted: m.greeted, expired: m.lose}
+	m.link = &link{quiet: true, hush: min(ttl/6, 2*time.Second), permit: m.permit, greeted: m.greeted, expired: m.lose}
 	began := time.Now()
 	if err := s.start(ctx, m.link, timeoutOf(ttl)); err != nil {
 		return nil, err
@@ -232,6 +232,9 @@ func (m *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 	err := m.link.commit(ctx, m.node)
 	if errors.Is(err, zk.ErrNoNode) { // somebody has deleted it, while the session lives
 		err = m.register(ctx)
+	}
+	if broken(err) {
+		_, _ = m.link.connected(ctx) // the next connection tells whether the session is over
 	}
 	if err != nil {
 		return driver.Grant{}, m.failed("renew", err)
