@@ -157,6 +157,26 @@ func (e *engine) Close() error {
 	}
 }
 
+// rehearse makes a pool keep a connection, on which the database has planned what will be asked of it.
+func (e *engine) rehearse(config *pgxpool.Config, urgent bool) {
+	configured := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := configured(ctx, conn); err != nil {
+			return err
+		}
+		for _, script := range sqlstore.Rehearsal(dialect(e.schema)) {
+			if script.Urgent != urgent {
+				continue
+			}
+			if _, err := pipeline(ctx, conn, script, false); err != nil {
+				return nil //nolint:nilerr // whoever needs the connection hears of it
+			}
+		}
+		return nil
+	}
+	config.MinConns = 1
+}
+
 // pools makes the pools. A pool connects when it is first used.
 func (e *engine) pools(ctx context.Context, config *pgxpool.Config) error {
 	after := config.AfterConnect
@@ -179,19 +199,9 @@ func (e *engine) pools(ctx context.Context, config *pgxpool.Config) error {
 	urgent := base.Copy()
 	urgent.MaxConns = urgentConns
 	if !e.begin {
-		configured := base.AfterConnect
-		base.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			if err := configured(ctx, conn); err != nil {
-				return err
-			}
-			for _, script := range sqlstore.Rehearsal(dialect(e.schema)) {
-				if _, err := pipeline(ctx, conn, script, false); err != nil {
-					return nil //nolint:nilerr // whoever needs the connection hears of it
-				}
-			}
-			return nil
-		}
-		base.MinConns = 1 // a handover must not wait for a connection to be made
+		// Neither a handover nor a renewal must wait for a connection to be made: with a short TTL, on a busy machine, that can take all the time there is.
+		e.rehearse(base, false)
+		e.rehearse(urgent, true)
 	}
 	var err error
 	if e.general, err = pgxpool.NewWithConfig(ctx, base); err != nil {

@@ -340,13 +340,15 @@ func (s *Store) free(ctx context.Context, session string, always bool) (bool, er
 	return len(answer[0]) > 0, nil
 }
 
-// Rehearsal returns scripts that change nothing, for they name a session that does not exist, but have the texts of those that a handover consists of. An engine
-// may run them on a new connection, so that the database has planned them by the time a handover waits for it.
+// Rehearsal returns scripts that change nothing, for they name a session that does not exist, but have the texts of those that a handover consists of, and of a
+// renewal, which is Urgent. An engine may run them on a new connection, so that the database has planned them by the time a handover, or a lease, waits for it.
 func Rehearsal(d Dialect) []Script {
 	st := newStatements(d)
 	return []Script{
 		{Name: "rehearse", Stmts: append([]Stmt{st.lockTerm.with("", "", int64(0))}, all(st.transfer, "", "", int64(0))...)},
 		{Name: "rehearse", ReadOnly: true, Stmts: []Stmt{st.get.with("")}},
+		{Name: "rehearse", Urgent: true, Stmts: []Stmt{st.renew.with(""), st.holds.with(""), st.places.with(""), st.namesake.with("", ""),
+			st.overdue.with(grace.Microseconds()), st.due.with("", int64(0)), st.vacated.with("", int64(0))}},
 	}
 }
 
