@@ -180,6 +180,15 @@ func TestTokenIsRevoked(t *testing.T) {
 	startMember(t, url, o, "orders", "a", 3*time.Second)
 	o.awaitLeader("a")
 	startMember(t, url, o, "orders", "b", 3*time.Second)
+	// Both are to have been allowed everything once: then a refusal may pass. So b leads too.
+	pair, _, err := g.admin.KV().Get("app/orders", nil)
+	if err != nil || pair == nil {
+		t.Fatal(pair, err)
+	}
+	if _, err := g.admin.Session().Destroy(pair.Session, nil); err != nil {
+		t.Fatal(err)
+	}
+	o.awaitLeader("b")
 	if _, err := g.admin.ACL().TokenDelete(old.AccessorID, nil); err != nil {
 		t.Fatal(err)
 	}
