@@ -17,7 +17,7 @@ demo: ## Run the main job on a temporary SQLite file: three processes, one kille
 	$(GO) run ./cmd/tenure demo
 
 test: ## Run all tests, against real servers, which are installed and started on free loopback ports; a skipped test fails
-	$(GO) run ./dev/servers -- $(GO) run ./dev/gotest -p 2 -parallel 8 -timeout $(TIMEOUT) $(TESTFLAGS) $(ALL)
+	$(GO) run ./dev/servers -- $(GO) run ./dev/gotest -p 1 -parallel 6 -timeout $(TIMEOUT) $(TESTFLAGS) $(ALL)
 
 test-short: ## Run the tests that need Go alone, on any system
 	$(GO) test -short -timeout $(TIMEOUT) $(ALL)

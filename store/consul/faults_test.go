@@ -416,7 +416,7 @@ func TestServerErrorsCostNothing(t *testing.T) {
 	}))
 	t.Cleanup(front.Close)
 	o := newOffice(t)
-	const ttl = 6 * time.Second
+	const ttl = 10 * time.Second
 	addr := through(front.Listener.Addr().String())
 	a := startMember(t, addr, o, "orders", "a", ttl)
 	o.awaitLeader("a")

@@ -113,7 +113,7 @@ func TestOthersEditTheLease(t *testing.T) {
 	t.Parallel()
 	url, a, _ := newFleet(t)
 	store := open(t, url)
-	s, err := store.Open(t.Context(), "m", 3*time.Second)
+	s, err := store.Open(t.Context(), "m", 8*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
