@@ -11,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -403,16 +404,22 @@ func TestServerErrorsCostNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var failing atomic.Bool
-	var failed atomic.Int64
+	var failed, renewed atomic.Int64 // renewals
 	next := httputil.NewSingleHostReverseProxy(target)
 	next.ErrorLog = log.New(io.Discard, "", 0) // it says of each wait that was given up
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		renewal := strings.HasPrefix(r.URL.Path, "/v1/session/renew/")
 		if failing.Load() {
-			failed.Add(1)
+			if renewal {
+				failed.Add(1)
+			}
 			http.Error(w, "No cluster leader", http.StatusInternalServerError)
 			return
 		}
 		next.ServeHTTP(w, r)
+		if renewal {
+			renewed.Add(1)
+		}
 	}))
 	t.Cleanup(front.Close)
 	o := newOffice(t)
@@ -422,13 +429,23 @@ func TestServerErrorsCostNothing(t *testing.T) {
 	o.awaitLeader("a")
 	startMember(t, addr, o, "orders", "b", ttl)
 	for range 2 {
+		// Each burst lasts until renewals have met it, and no longer: that is well within a lease.
+		before := failed.Load()
 		failing.Store(true)
-		time.Sleep(ttl / 2) // the errors have to last, so that a renewal meets them
+		eventually(t, func() string {
+			if failed.Load() < before+2 {
+				return "no renewals have failed"
+			}
+			return ""
+		})
+		before = renewed.Load()
 		failing.Store(false)
-		time.Sleep(ttl / 2) // and a renewal that works has to follow
-	}
-	if failed.Load() == 0 {
-		t.Error("no request has failed")
+		eventually(t, func() string {
+			if renewed.Load() < before+2 {
+				return "no renewals have worked since"
+			}
+			return ""
+		})
 	}
 	if got := o.all(); len(got) != 1 || o.leader() != "a" {
 		t.Errorf("the terms are %v and the leader is %q; want one term that goes on", got, o.leader())
