@@ -298,7 +298,7 @@ func BenchmarkEtcdRequests(b *testing.B) {
 			time.Sleep(2 * ttl) // what is measured: a time in which nothing happens
 			messages = etcdReceived(b) - before
 		}
-		b.ReportMetric(messages/6, "messages/(TTL/3)(<=3.3)")
+		b.ReportMetric(messages/6, "messages/(TTL/3)(<=3)")
 		b.ReportMetric(0, "ns/op") // of a whole loop: says nothing
 		cancel()
 		for range 2 * elections {
