@@ -342,7 +342,10 @@ func (m *session) Close(ctx context.Context) error {
 	default:
 	}
 	finished := make(chan bool, 1)
-	go func() { finished <- m.link.close() }()
+	go func() {
+		// The connection may have been replaced at this moment. Another one can end the session too.
+		finished <- m.link.close() || m.store.finishAnywhere(m.link)
+	}()
 	m.store.forget(m.link)
 	select {
 	case ok := <-finished:

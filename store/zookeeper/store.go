@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -270,6 +271,14 @@ func (s *Store) bury(l *link) {
 			return
 		}
 	}
+}
+
+// finishAnywhere asks each server once to end a link's session, and reports whether one has.
+func (s *Store) finishAnywhere(l *link) bool {
+	l.mu.Lock()
+	h := l.session
+	l.mu.Unlock()
+	return h.session != 0 && slices.ContainsFunc(s.config.Servers, func(server string) bool { return s.finish(server, h) == nil })
 }
 
 // finish has one server end a session. An error says that it is not known to have ended.
