@@ -539,14 +539,13 @@ func (s *session) release(ctx context.Context, st *stand, token uint64) error {
 		held, err := l.token()
 		return token == 0 || err == nil && held == token
 	}
-	l, fresh := st.e.known(), false
+	l := st.e.known()
 	for range maxConflicts {
-		if !fresh && (l == nil || !holds(l)) {
+		if l == nil || !holds(l) {
 			var err error
 			if l, err = st.e.fetch(ctx); err != nil {
 				return err
 			}
-			fresh = true
 		}
 		s.mu.Lock()
 		doubt := st.doubt
@@ -564,7 +563,7 @@ func (s *session) release(ctx context.Context, st *stand, token uint64) error {
 			s.released(st, token)
 			return nil
 		case isChanged(err):
-			l, fresh = nil, false
+			l = nil
 		default:
 			return err
 		}
