@@ -1,6 +1,8 @@
 package consul
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -14,7 +16,6 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/gotenure/tenure/driver"
-	"github.com/gotenure/tenure/internal/tlsfiles"
 )
 
 const (
@@ -50,7 +51,7 @@ func parseURL(raw string) (*api.Config, *http.Transport, Options, error) {
 		return fail("%v", err)
 	}
 	var opts Options
-	files := tlsfiles.Files{Known: "cacert, cert, key or servername"}
+	var files tlsFiles
 	var tokenFile string
 	for name, values := range query {
 		if len(values) > 1 {
@@ -75,18 +76,18 @@ func parseURL(raw string) (*api.Config, *http.Transport, Options, error) {
 		case "datacenter":
 			config.Datacenter = value
 		case "tls":
-			if files.On, err = strconv.ParseBool(value); err != nil {
+			if files.on, err = strconv.ParseBool(value); err != nil {
 				return fail("parameter tls=%q: want true or false", value)
 			}
-			files.Off = !files.On
+			files.off = !files.on
 		case "cacert":
-			files.CA = value
+			files.ca = value
 		case "cert":
-			files.Cert = value
+			files.cert = value
 		case "key":
-			files.Key = value
+			files.key = value
 		case "servername":
-			files.ServerName = value
+			files.server = value
 		default:
 			return fail("unknown parameter %q: known are cacert, cert, datacenter, key, lock-delay, min-ttl, prefix, servername, tls, token-file", name)
 		}
@@ -98,11 +99,11 @@ func parseURL(raw string) (*api.Config, *http.Transport, Options, error) {
 		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 2}}).DialContext,
 		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 16,
 	}
-	if transport.TLSClientConfig, err = files.Config(); err != nil {
+	if transport.TLSClientConfig, err = files.config(); err != nil {
 		return fail("%v", err)
 	}
 	switch {
-	case u.Host == "" && config.Scheme == "https" && transport.TLSClientConfig == nil && !files.Off:
+	case u.Host == "" && config.Scheme == "https" && transport.TLSClientConfig == nil && !files.off:
 		if transport.TLSClientConfig, err = api.SetupTLSConfig(&config.TLSConfig); err != nil {
 			return fail("TLS as the environment says: %v", err)
 		}
@@ -182,4 +183,45 @@ func readToken(file string) (string, error) {
 		return "", errors.New(file + " has not exactly one line with a token")
 	}
 	return token, nil
+}
+
+// tlsFiles are what a URL says about TLS.
+type tlsFiles struct {
+	on, off               bool
+	ca, cert, key, server string
+}
+
+// config returns nil when the connection is not to be encrypted.
+func (f tlsFiles) config() (*tls.Config, error) {
+	named := f.ca != "" || f.cert != "" || f.key != "" || f.server != ""
+	switch {
+	case f.off && named:
+		return nil, errors.New("tls=false beside cacert, cert, key or servername: leave one out")
+	case !f.on && !named:
+		return nil, nil
+	case (f.cert == "") != (f.key == ""):
+		return nil, errors.New("cert and key belong together: give both, or neither")
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.server}
+	if f.ca != "" {
+		text, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, fmt.Errorf("cacert: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("cacert: %s has no certificate in PEM form", f.ca)
+		}
+	}
+	if f.cert != "" {
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+			return &pair, err
+		}
+		if _, err := load(); err != nil {
+			return nil, fmt.Errorf("cert and key: %w", err)
+		}
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	return c, nil
 }

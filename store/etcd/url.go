@@ -1,16 +1,18 @@
 package etcd
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/gotenure/tenure/driver"
-	"github.com/gotenure/tenure/internal/tlsfiles"
 )
 
 const defaultPort = "2379"
@@ -48,7 +50,7 @@ func parseURL(raw string) (clientv3.Config, Options, error) {
 		return fail("its parameters cannot be parsed: percent-encode their values, and separate them with &")
 	}
 	var opts Options
-	files := tlsfiles.Files{Known: "cacert, cert or key"}
+	var files tlsFiles
 	for name, values := range query {
 		if len(values) > 1 {
 			return fail("parameter %q is given %d times: give it once", name, len(values))
@@ -58,22 +60,22 @@ func parseURL(raw string) (clientv3.Config, Options, error) {
 		case "prefix":
 			opts.Prefix = value
 		case "tls":
-			if files.On, err = strconv.ParseBool(value); err != nil {
+			if files.on, err = strconv.ParseBool(value); err != nil {
 				return fail("parameter tls=%q: want true or false", value)
 			}
-			files.Off = !files.On
+			files.off = !files.on
 		case "cacert":
-			files.CA = value
+			files.ca = value
 		case "cert":
-			files.Cert = value
+			files.cert = value
 		case "key":
-			files.Key = value
+			files.key = value
 		default:
 			return fail("unknown parameter %q: known are cacert, cert, key, prefix, tls", name)
 		}
 	}
 	scheme := "http"
-	if config.TLS, err = files.Config(); err != nil {
+	if config.TLS, err = files.config(); err != nil {
 		return fail("%v", err)
 	}
 	if config.TLS != nil {
@@ -90,4 +92,45 @@ func parseURL(raw string) (clientv3.Config, Options, error) {
 		config.Endpoints = append(config.Endpoints, scheme+"://"+net.JoinHostPort(name, port))
 	}
 	return config, opts, nil
+}
+
+// tlsFiles are what a URL says about TLS.
+type tlsFiles struct {
+	on, off       bool
+	ca, cert, key string
+}
+
+// config returns nil when the connection is not to be encrypted.
+func (f tlsFiles) config() (*tls.Config, error) {
+	named := f.ca != "" || f.cert != "" || f.key != ""
+	switch {
+	case f.off && named:
+		return nil, fmt.Errorf("tls=false beside cacert, cert or key: leave one out")
+	case !f.on && !named:
+		return nil, nil
+	case (f.cert == "") != (f.key == ""):
+		return nil, fmt.Errorf("cert and key belong together: give both, or neither")
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if f.ca != "" {
+		text, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, fmt.Errorf("cacert: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("cacert: %s has no certificate in PEM form", f.ca)
+		}
+	}
+	if f.cert != "" {
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+			return &pair, err
+		}
+		if _, err := load(); err != nil {
+			return nil, fmt.Errorf("cert and key: %w", err)
+		}
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	return c, nil
 }
