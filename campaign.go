@@ -147,7 +147,7 @@ func await(ctx context.Context, ds driver.Session, election string) error {
 			}
 		}
 	}
-	_, err := call(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, ds.Await(ctx, election) }, nil)
+	_, err := call(ctx, 0, func(ctx context.Context) (struct{}, error) { return struct{}{}, ds.Await(ctx, election) }, nil)
 	return err
 }
 

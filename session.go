@@ -35,10 +35,8 @@ type session struct {
 
 // open makes one attempt to open a session.
 func (m *Member) open(ctx context.Context) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.RenewDeadline)
-	defer cancel()
 	sent := moments()
-	ds, err := call(ctx, func(ctx context.Context) (driver.Session, error) {
+	ds, err := call(ctx, m.cfg.RenewDeadline, func(ctx context.Context) (driver.Session, error) {
 		return m.store.Open(ctx, m.cfg.ID, m.cfg.TTL)
 	}, func(ds driver.Session) { _ = closeSession(ds, m.cfg.RenewInterval) })
 	if err != nil {
@@ -338,9 +336,7 @@ func (s *session) retire() {
 
 // closeSession closes a session at the store within limit, even when the driver ignores its context.
 func closeSession(ds driver.Session, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	_, err := call(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, ds.Close(ctx) }, nil)
+	_, err := call(context.Background(), limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, ds.Close(ctx) }, nil)
 	return err
 }
 
@@ -353,63 +349,71 @@ func (s *session) metaOf(election string, token uint64) Meta {
 // spread shortens an interval by up to a tenth, so that members that started together do not renew together.
 func spread(d time.Duration) time.Duration { return d - rand.N(d/10+1) }
 
-// call runs f and returns when it does or when the context ends, whichever comes first: a driver may fail to heed its context. A result that
-// comes too late is given to drop, unless that is nil.
-func call[T any](ctx context.Context, f func(context.Context) (T, error), drop func(T)) (T, error) {
+// call runs f for the limit at most, 0 for none, and returns when it does or when the context ends, whichever comes first: a driver may fail to heed its
+// context. A result that comes too late is given to drop, unless that is nil.
+//
+// The context of f ends a little before the limit and before ctx, if that has a deadline: a driver that waits for something then has the time to say for what. There is
+// one timer for both: on an idle machine each new one that is the next to fire wakes a thread, and the calls of a handover wait for that.
+func call[T any](ctx context.Context, limit time.Duration, f func(context.Context) (T, error), drop func(T)) (T, error) {
 	type answer struct {
 		v   T
 		err error
 	}
+	inner, cancel, slack := ctx, func() {}, time.Duration(0)
+	if end, ok := ctx.Deadline(); ok && (limit == 0 || time.Until(end) < limit) {
+		limit = max(time.Until(end), 1)
+	}
+	if limit != 0 {
+		slack = min(limit/20, 200*time.Millisecond)
+		inner, cancel = context.WithTimeout(ctx, limit-slack)
+	}
 	ch := make(chan answer, 1)
-	inner, cancel := sooner(ctx)
 	go func() {
 		defer cancel()
 		v, err := f(inner)
 		ch <- answer{v, err}
 	}()
+	err := context.DeadlineExceeded
+	select {
+	case a := <-ch:
+		return a.v, a.err
+	case <-inner.Done():
+	}
+	grace := time.NewTimer(slack)
+	defer grace.Stop()
 	select {
 	case a := <-ch:
 		return a.v, a.err
 	case <-ctx.Done():
-		select {
-		case a := <-ch:
-			return a.v, a.err
-		default:
-		}
-		if drop != nil {
-			go func() {
-				if a := <-ch; a.err == nil {
-					drop(a.v)
-				}
-			}()
-		}
-		var zero T
-		return zero, context.Cause(ctx)
+		err = context.Cause(ctx)
+	case <-grace.C:
 	}
-}
-
-// sooner returns a context that ends a little before ctx does, if that has a deadline: a driver that waits for something then has the time to
-// say for what.
-func sooner(ctx context.Context) (context.Context, context.CancelFunc) {
-	end, ok := ctx.Deadline()
-	if !ok {
-		return ctx, func() {}
+	select {
+	case a := <-ch:
+		return a.v, a.err
+	default:
 	}
-	return context.WithDeadline(ctx, end.Add(-min(time.Until(end)/20, 200*time.Millisecond)))
-}
-
-// bounded is call with a limit, and with the member's limit on requests under way.
-func bounded[T any](ctx context.Context, m *Member, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+	if drop != nil {
+		go func() {
+			if a := <-ch; a.err == nil {
+				drop(a.v)
+			}
+		}()
+	}
 	var zero T
+	return zero, err
+}
+
+// bounded is call with the member's limit on requests under way.
+func bounded[T any](ctx context.Context, m *Member, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
 	select {
 	case m.slots <- struct{}{}:
 	case <-ctx.Done():
+		var zero T
 		return zero, context.Cause(ctx)
 	}
 	defer func() { <-m.slots }()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return call(ctx, f, nil)
+	return call(ctx, max(limit, 1), f, nil)
 }
 
 // joined returns a context that ends with either; its cause is that of the first.

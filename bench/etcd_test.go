@@ -129,8 +129,8 @@ func theirTurns(b *testing.B, storeURL, election string) (turns []turn) {
 	return turns
 }
 
-// etcdFloor measures one deletion and the event that tells another client of it.
-func etcdFloor(ctx context.Context, b *testing.B, storeURL string) func() time.Duration {
+// etcdFloor measures one deletion, after a rest, and the event that tells another client of it.
+func etcdFloor(ctx context.Context, b *testing.B, storeURL string) func(rest func()) time.Duration {
 	b.Helper()
 	writer, key := etcdClient(b, storeURL), "floor-"+rand.Text()
 	got := make(chan time.Time, 1)
@@ -141,10 +141,10 @@ func etcdFloor(ctx context.Context, b *testing.B, storeURL string) func() time.D
 			got <- time.Now()
 		}
 	}()
-	return func() time.Duration {
+	return func(rest func()) time.Duration {
 		_, err := writer.Put(ctx, key, "x")
 		try(b, err)
-		time.Sleep(50 * time.Millisecond) // as before a handover
+		rest()
 		began := time.Now()
 		_, err = writer.Delete(ctx, key)
 		try(b, err)
@@ -163,18 +163,24 @@ func BenchmarkEtcdHandover(b *testing.B) {
 			floor := etcdFloor(ctx, b, storeURL)
 			ours := newEtcdTurns(ctx, b, ourTurns(b, storeURL, "ours-"+rand.Text()))
 			theirs := newEtcdTurns(ctx, b, theirTurns(b, storeURL, "theirs-"+rand.Text()))
-			rest := 50 * time.Millisecond
+			bystander := etcdClient(b, storeURL)
+			rest := func() { // is the same before each of the three: the longer a machine has been idle, the slower it is
+				time.Sleep(60 * time.Millisecond) // the last leader stands again, and what the handover has set going ends
+				_, err := bystander.Put(ctx, "rest", "x")
+				try(b, err)
+				time.Sleep(20 * time.Millisecond) // after the same event, for all
+			}
 			if kind == "fresh" {
-				rest = 3 * time.Millisecond
+				rest = func() { time.Sleep(3 * time.Millisecond) } // the last leader stands again
 			}
 			var took, least, peer []time.Duration
 			for b.Loop() {
 				took, least, peer = nil, nil, nil
 				for range handovers {
-					time.Sleep(rest) // the last leader stands again
+					rest()
 					took = append(took, ours.once(ctx, b))
-					least = append(least, floor())
-					time.Sleep(rest) // likewise
+					least = append(least, floor(rest))
+					rest()
 					peer = append(peer, theirs.once(ctx, b))
 				}
 			}

@@ -35,9 +35,12 @@ type wait struct {
 	key      string
 	created  int64
 	revision int64 // at which it was there
-	sole     bool  // there was nobody else before the session's own key
 	gone     bool
 	awaited  bool // an Await is under way
+
+	own    *mvccpb.KeyValue // the session's own key; nil: it has none
+	sole   bool             // nobody but the leader was before it
+	proven int64            // the revision at which the leader's key was gone and its own was there; 0: that is not known
 }
 
 // grace is how long a request that adds a key is followed after its caller has given up, so that Release knows what became of it.
@@ -130,18 +133,22 @@ func (s *session) acquire(ctx context.Context, n *standing, bid driver.Bid) (dri
 	}
 }
 
-// look reads what a session that has a key needs to know; without own in the view it has none. When nobody was before it but one who is gone, it is
-// enough that the key is still there: that is what follows the news of a handover, and it must be quick.
+// look reads what a session that has a key needs to know; without own in the view it has none. After a watch that has proven who leads there is nothing to read. What an
+// operator has deleted since, the watch of the key tells that begins with the next revision.
 func (s *session) look(ctx context.Context, n *standing) (v view, err error) {
 	s.mu.Lock()
-	created, sole := n.created, n.held || n.wait != nil && n.wait.sole && n.wait.gone
+	created, held := n.created, n.held
+	if w := n.wait; w != nil && w.proven != 0 && w.own.CreateRevision == created {
+		v = view{own: w.own, first: w.own, revision: w.proven}
+		n.wait = nil
+	}
 	s.mu.Unlock()
-	if created == 0 {
-		return view{}, nil
+	if created == 0 || v.own != nil {
+		return v, nil
 	}
 	var head *pb.RangeResponse
 	var tail []*mvccpb.KeyValue
-	if sole {
+	if held {
 		r, err := s.store.get(ctx, n.key)
 		if err != nil {
 			return view{}, err
@@ -171,7 +178,7 @@ func (s *session) look(ctx context.Context, n *standing) (v view, err error) {
 		}
 		return s.look(ctx, n) // a call that its caller had given up has made another key
 	}
-	if sole {
+	if held {
 		v.first = v.own
 		return v, nil
 	}
@@ -327,7 +334,10 @@ func (s *session) refuse(ctx context.Context, n *standing, v view) (driver.Recor
 	}
 	s.mu.Lock()
 	n.held = false
-	n.wait = &wait{key: string(before.Key), created: before.CreateRevision, revision: v.revision, sole: v.own != nil && v.before != nil && v.before.CreateRevision == v.first.CreateRevision}
+	n.wait = &wait{
+		key: string(before.Key), created: before.CreateRevision, revision: v.revision,
+		own: v.own, sole: v.own != nil && v.before != nil && v.before.CreateRevision == v.first.CreateRevision,
+	}
 	s.mu.Unlock()
 	r, err := s.store.record(ctx, n.election, v.first, v.revision)
 	if err != nil {

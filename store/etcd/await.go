@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,10 +24,9 @@ func (s *session) Await(ctx context.Context, election string) error {
 	w := n.wait
 	w.awaited = true
 	s.mu.Unlock()
-	gone, err := s.await(ctx, w)
+	err := s.await(ctx, w)
 	s.mu.Lock()
 	w.awaited = false
-	w.gone = w.gone || gone
 	s.mu.Unlock()
 	return s.failed(err)
 }
@@ -35,8 +35,8 @@ func (s *session) Await(ctx context.Context, election string) error {
 // 100 ms is less than the trouble.
 const maxLooks = 3
 
-// await reports whether the key that it waits for is gone; when it returns nil all the same, the state has to be read.
-func (s *session) await(ctx context.Context, w *wait) (gone bool, err error) {
+// await waits until the wait is over, or the state has to be read.
+func (s *session) await(ctx context.Context, w *wait) error {
 	s.mu.Lock()
 	stirred := s.stirred
 	s.mu.Unlock()
@@ -44,24 +44,25 @@ func (s *session) await(ctx context.Context, w *wait) (gone bool, err error) {
 		watching, cancel := s.store.watchContext(ctx)
 		defer cancel()
 		defer context.AfterFunc(s.ctx, cancel)()
-		events, behind, err := s.store.follow(watching, w.key, w.revision, clientv3.WithFilterPut())
+		key, opts := w.scope()
+		events, behind, err := s.store.follow(watching, key, w.revision, opts...)
 		switch {
 		case errors.Is(err, errGap):
-			return false, nil
+			return nil
 		case err != nil:
-			return false, s.ended(ctx, err)
+			return s.ended(ctx, err)
 		case events == nil:
-			return false, nil
+			return nil
 		case behind:
-			r, err := s.store.get(watching, w.key, clientv3.WithKeysOnly())
+			there, revision, err := s.stands(watching, w)
 			if err != nil {
-				return false, s.ended(ctx, err)
+				return s.ended(ctx, err)
 			}
-			if len(r.Kvs) == 0 || r.Kvs[0].CreateRevision != w.created {
-				return true, nil
+			if !there {
+				return nil
 			}
 			if look < maxLooks {
-				w.revision = r.Header.Revision
+				w.revision = revision
 				cancel()
 				continue
 			}
@@ -71,23 +72,83 @@ func (s *session) await(ctx context.Context, w *wait) (gone bool, err error) {
 			case r, ok := <-events:
 				err := s.store.broken(watching, r, ok)
 				if errors.Is(err, errGap) {
-					return false, nil
+					return nil
 				}
 				if err != nil {
-					return false, s.ended(ctx, err)
+					return s.ended(ctx, err)
 				}
-				for _, e := range r.Events {
-					if e.Type == clientv3.EventTypeDelete {
-						return true, nil
-					}
+				s.mu.Lock()
+				over := w.digest(r.Events)
+				s.mu.Unlock()
+				if over {
+					return nil
 				}
 			case <-stirred:
-				return false, nil
+				return nil
 			case <-watching.Done():
-				return false, s.ended(ctx, watching.Err())
+				return s.ended(ctx, watching.Err())
 			}
 		}
 	}
+}
+
+// stands reports whether the keys of a wait are there as they were, and at which revision.
+func (s *session) stands(ctx context.Context, w *wait) (there bool, revision int64, err error) {
+	reads := []clientv3.Op{clientv3.OpGet(w.key, clientv3.WithKeysOnly())}
+	if w.sole {
+		reads = append(reads, clientv3.OpGet(string(w.own.Key)))
+	}
+	r, err := s.store.txn(ctx, "read "+strconv.Quote(w.key), nil, reads, nil)
+	if err != nil {
+		return false, 0, err
+	}
+	before := only(r.Responses[0].GetResponseRange().Kvs)
+	if before == nil || before.CreateRevision != w.created {
+		s.mu.Lock()
+		w.gone = true
+		s.mu.Unlock()
+		return false, 0, nil
+	}
+	if w.sole {
+		own := only(r.Responses[1].GetResponseRange().Kvs)
+		if own == nil || own.CreateRevision != w.own.CreateRevision || !intact(own) {
+			return false, 0, nil
+		}
+	}
+	return true, r.Header.Revision, nil
+}
+
+// scope returns what to watch: the key that has to go and, when nobody else is before it, the session's own. That is one watch, so that its events are in order: when the
+// leader's key goes and nothing was told of the session's, it leads. Two keys are watched as a range; what lies between them is told to one candidate only, the next.
+func (w *wait) scope() (key string, opts []clientv3.OpOption) {
+	switch {
+	case w.own == nil:
+		return w.key, []clientv3.OpOption{clientv3.WithFilterPut()}
+	case !w.sole:
+		return w.key, nil
+	}
+	own := string(w.own.Key)
+	return min(w.key, own), []clientv3.OpOption{clientv3.WithRange(max(w.key, own) + "\x00")}
+}
+
+// digest takes in events of the scope, and reports whether the wait is over or the state has to be read. The session's mutex is held.
+func (w *wait) digest(events []*clientv3.Event) (over bool) {
+	for _, e := range events {
+		switch key := string(e.Kv.Key); {
+		case key != w.key && w.own != nil && key == string(w.own.Key):
+			w.proven, w.sole = 0, false // somebody else has written it
+			return true
+		case key != w.key:
+		case e.Type == clientv3.EventTypeDelete:
+			w.gone, over = true, true
+			if w.sole {
+				w.proven = e.Kv.ModRevision
+			}
+		case !w.sole:
+			over = true // its owner says that it leads
+		}
+	}
+	return over
 }
 
 // ended tells whose end it was that ended a wait.
@@ -103,7 +164,7 @@ func (s *session) ended(ctx context.Context, err error) error {
 
 // calm is by how much watches of keys that are held begin and end later than they could: a handover goes first. Nothing is missed, for a watch begins with what has
 // happened since a revision.
-const calm = 100 * time.Millisecond
+const calm = 25 * time.Millisecond
 
 // unwatchKey ends the watch of a key. The mutex is held.
 func (s *session) unwatchKey(n *standing) {
@@ -123,6 +184,7 @@ func (s *session) watchKey(n *standing, revision int64) {
 	created := n.created
 	go func() {
 		defer cancel()
+		s.herald(ctx, n.key, created)
 		select {
 		case <-time.After(calm):
 		case <-ctx.Done():
@@ -150,4 +212,11 @@ func (s *session) watchKey(n *standing, revision int64) {
 			s.heard()
 		}
 	}()
+}
+
+// herald writes the key of a session that has come to lead as it is. That tells whoever is next, who watches it, that nobody else is before them. When it fails the
+// next handover costs a read.
+func (s *session) herald(ctx context.Context, key string, created int64) {
+	same := []clientv3.OpOption{clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease()}
+	_, _ = s.store.txn(ctx, "herald "+strconv.Quote(key), []clientv3.Cmp{term(key, uint64(created))}, []clientv3.Op{clientv3.OpPut(key, "", same...)}, nil)
 }
