@@ -79,7 +79,7 @@ func newConsulLine(ctx context.Context, b *testing.B, storeURL string) *leaseLin
 		go func() {
 			defer func() { done <- struct{}{} }()
 			_ = m.Lead(ctx, election, func(ctx context.Context, term *tenure.Term) error {
-				l.starts <- start{time.Now(), i, term}
+				l.starts <- start{at: time.Now(), store: i, term: term}
 				<-ctx.Done()
 				return nil
 			})

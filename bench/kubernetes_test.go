@@ -108,7 +108,7 @@ func newLeaseLine(ctx context.Context, b *testing.B, storeURL string) *leaseLine
 		go func() {
 			defer func() { done <- struct{}{} }()
 			_ = m.Lead(ctx, election, func(ctx context.Context, term *tenure.Term) error {
-				l.starts <- start{time.Now(), i, term}
+				l.starts <- start{at: time.Now(), store: i, term: term}
 				<-ctx.Done()
 				return nil
 			})
