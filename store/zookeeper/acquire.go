@@ -84,7 +84,7 @@ func (m *session) acquire(ctx context.Context, t *seat, bid driver.Bid) (driver.
 			continue
 		}
 		m.mu.Lock()
-		path, same := t.path, bytes.Equal(t.data, data)
+		path, same := t.path, !t.later && bytes.Equal(t.data, data)
 		m.mu.Unlock()
 		if at.ahead != "" && !bid.Queue && created {
 			if err := m.remove(ctx, path); err != nil {
@@ -93,26 +93,23 @@ func (m *session) acquire(ctx context.Context, t *seat, bid driver.Bid) (driver.
 			m.gone(t)
 			continue
 		}
-		if !same {
-			_, err := call(ctx, m.link, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, data, -1) })
-			if errors.Is(err, zk.ErrNoNode) {
-				m.gone(t)
-				continue
-			}
-			if err != nil {
-				return driver.Record{}, m.failed("publish the value of "+path, err)
-			}
-			m.mu.Lock()
-			t.data = data
-			m.mu.Unlock()
-			at.own.data = data
-		}
 		if at.ahead == "" {
+			if !same {
+				err := m.publish(ctx, t, at.own.stat.Czxid, data)
+				if errors.Is(err, zk.ErrNoNode) {
+					m.gone(t)
+					continue
+				}
+				if err != nil {
+					return driver.Record{}, m.failed("publish the value of "+path, err)
+				}
+				at.own.data = data
+			}
 			h, err := holderOf(t.election, path, at.own)
 			h.record.Value = bytes.Clone(bid.Value)
 			return h.record, err
 		}
-		h, ok, err := m.holder(ctx, t, at.first)
+		h, ok, err := m.holder(ctx, t, at.line)
 		if err != nil {
 			return driver.Record{}, err
 		}
@@ -134,11 +131,11 @@ func (m *session) await(t *seat) {
 // beside looks who leads, without taking a place. free says that nobody does; else the record and the error are Acquire's.
 func (m *session) beside(ctx context.Context, t *seat) (r driver.Record, free bool, err error) {
 	for {
-		line, err := m.line(ctx, t)
-		if err != nil || len(line) == 0 {
+		q, err := m.line(ctx, t)
+		if err != nil || len(q.candidates) == 0 {
 			return r, err == nil, err
 		}
-		first := line[0].path
+		first := q.candidates[0].path
 		m.hear(t, first)
 		there, err := m.link.exists(ctx, first, true)
 		if err != nil {
@@ -147,7 +144,7 @@ func (m *session) beside(ctx context.Context, t *seat) (r driver.Record, free bo
 		if !there {
 			continue
 		}
-		h, ok, err := m.holder(ctx, t, first)
+		h, ok, err := m.holder(ctx, t, q)
 		if err != nil {
 			return r, false, err
 		}
@@ -158,8 +155,9 @@ func (m *session) beside(ctx context.Context, t *seat) (r driver.Record, free bo
 }
 
 // holder reads the leader's node; ok is false when it has just gone.
-func (m *session) holder(ctx context.Context, t *seat, path string) (h holder, ok bool, err error) {
-	n, err := m.link.get(ctx, path, false)
+func (m *session) holder(ctx context.Context, t *seat, q line) (h holder, ok bool, err error) {
+	path := q.candidates[0].path
+	n, err := m.link.leading(ctx, q, false)
 	if errors.Is(err, zk.ErrNoNode) {
 		return h, false, nil
 	}
@@ -168,6 +166,18 @@ func (m *session) holder(ctx context.Context, t *seat, path string) (h holder, o
 	}
 	h, err = holderOf(t.election, path, n)
 	return h, true, err
+}
+
+// publish replaces the value of a seat that leads, as long as its node is there. Who waits has nothing to publish yet.
+func (m *session) publish(ctx context.Context, t *seat, czxid int64, data []byte) error {
+	m.mu.Lock()
+	t.later = true
+	path := t.path
+	m.mu.Unlock()
+	_, err := call(ctx, m.link, func(c *zk.Conn) ([]zk.MultiResponse, error) {
+		return c.Multi(&zk.CheckVersionRequest{Path: path, Version: -1}, &zk.SetDataRequest{Path: t.dir, Data: replacing(czxid, data), Version: -1})
+	})
+	return err
 }
 
 // create makes the seat's node. When the answer is lost, the next look finds the node by its mark.

@@ -2,7 +2,8 @@
 //
 // Elections lie in ZooKeeper as LeaderLatch of Apache Curator lays them out, so that members of this library and latches can stand in one election.
 // A candidate is an ephemeral sequential node below the election's, with a unique part in its name by which it is found again when the answer to its
-// creation is lost; its data is the member's ID, and behind a NUL byte what the member publishes, if anything. The lowest number leads. It is
+// creation is lost; its data is the member's ID, and behind a NUL byte what the member publishes, if anything. It is never written again: what a leader publishes
+// later is the data of the election's node, behind the leader's token. The lowest number leads. It is
 //
 //   - the token: the czxid of the leader's node, which is a transaction of the whole ensemble and never comes again, not even after nodes were deleted;
 //   - the session: one connection and one ZooKeeper session for all elections of a member;

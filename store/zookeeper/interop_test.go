@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gotenure/tenure"
 	"github.com/gotenure/tenure/internal/testserver"
 )
 
@@ -269,4 +270,67 @@ func TestCuratorCrashes(t *testing.T) {
 	o.awaitLeader("curator-2")
 	t.Logf("a member that crashed is replaced after %v", time.Since(began).Round(time.Millisecond))
 	second.stop()
+}
+
+// What a leader publishes does not use up the watch of the latch behind it, which is set once: the latch hears of the leader's end and leads. Whoever of
+// this library reads the election sees what was published, and none of it in the next term.
+func TestCuratorLeadsAfterOneThatPublished(t *testing.T) {
+	t.Parallel()
+	z := testserver.StartZooKeeper(t)
+	o := &office{t: t}
+	const election = "team/job"
+	store := use(t, z.URL())
+	member, err := tenure.Join(deadline(t), store, tenure.Config{ID: "tenure-1", TTL: 6 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	term, err := member.Campaign(deadline(t), election)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.enter("tenure-1", term.Token())
+	children, _, err := connect(t, z.URL()).Children("/" + election)
+	if err != nil || len(children) != 1 {
+		t.Fatalf("candidates %q, %v", children, err)
+	}
+	latch := startRival(t, z.Addr(), "/"+election, o, "curator-1")
+	eventually(t, func() string {
+		if n := watchers(t, z.Addr(), "/"+election+"/"+children[0]); n < 2 {
+			return fmt.Sprintf("%d sessions watch the leader's node; want the leader's and the latch's", n)
+		}
+		return ""
+	})
+	for _, value := range []string{"one", "two"} {
+		if err := term.Publish(deadline(t), []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := store.Get(deadline(t), election); err != nil || string(r.Value) != value || r.Token != term.Token() {
+			t.Errorf("the record is %+v, %v; want the value %q", r, err, value)
+		}
+	}
+	o.leave("tenure-1")
+	if err := term.Resign(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	o.awaitLeader("curator-1")
+	if r, err := store.Get(deadline(t), election); err != nil || r.Leader != "curator-1" || len(r.Value) != 0 {
+		t.Errorf("the record is %+v, %v; want the latch's", r, err)
+	}
+	latch.stop()
+	if err := member.Leave(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// watchers counts the sessions that watch a node at a server.
+func watchers(t testing.TB, addr, path string) (n int) {
+	t.Helper()
+	_, list, _ := strings.Cut("\n"+testserver.ZooKeeperCommand(t, addr, "wchp"), "\n"+path+"\n")
+	for line := range strings.Lines(list) {
+		if !strings.HasPrefix(line, "\t") {
+			break
+		}
+		n++
+	}
+	return n
 }

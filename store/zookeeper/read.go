@@ -9,6 +9,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,10 +24,17 @@ type candidate struct {
 	number string
 }
 
-// candidates picks an election's candidates from its node's children, first in line first. Curator orders them alike.
-func candidates(dir string, children []string) []candidate {
+// A line is who stands in an election.
+type line struct {
+	dir        string      // the election's node
+	candidates []candidate // first in line first
+	written    int64       // the transaction that last wrote the election's node
+}
+
+// lineOf picks an election's candidates from its node's children. Curator orders them alike.
+func lineOf(dir string, n node) line {
 	var all []candidate
-	for _, child := range children {
+	for _, child := range n.children {
 		if n, ok := number(child); ok {
 			all = append(all, candidate{dir + "/" + child, n})
 		}
@@ -34,7 +42,7 @@ func candidates(dir string, children []string) []candidate {
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(strings.Compare(a.number, b.number), strings.Compare(a.path, b.path))
 	})
-	return all
+	return line{dir, all, n.stat.Mzxid}
 }
 
 // A holder is who leads.
@@ -69,6 +77,31 @@ func dataOf(member string, value []byte) []byte {
 	return data
 }
 
+// replacing is what the election's node says when the leader whose node has this czxid publishes another value: data in place of its own node's.
+// That one is never written, as the latch behind it sets its watch only once: having heard of a change, it would not hear of the end.
+func replacing(czxid int64, data []byte) []byte {
+	return append(append(strconv.AppendInt(nil, czxid, 10), separator), data...)
+}
+
+// leading reads the node of the first in a line that is not empty, with what it has published since. zk.ErrNoNode: the line is another now.
+func (l *link) leading(ctx context.Context, q line, watching bool) (node, error) {
+	n, err := l.get(ctx, q.candidates[0].path, watching)
+	if err != nil || q.written < n.stat.Czxid {
+		return n, err
+	}
+	election, err := l.get(ctx, q.dir, false)
+	if err != nil {
+		return n, err
+	}
+	data, ok := bytes.CutPrefix(election.data, replacing(n.stat.Czxid, nil))
+	if ok {
+		n.data = data
+	} else if election.stat.Mzxid != q.written {
+		return n, zk.ErrNoNode // a later leader's may have replaced it
+	}
+	return n, nil
+}
+
 // leader reads who leads, as the link's server knows it.
 func (s *Store) leader(ctx context.Context, l *link, election string) (holder, error) {
 	dir := s.layout.election(election)
@@ -80,18 +113,19 @@ func (s *Store) leader(ctx context.Context, l *link, election string) (holder, e
 		if err != nil {
 			return holder{}, failure("read "+dir, err)
 		}
-		line := candidates(dir, children)
-		if len(line) == 0 {
+		q := lineOf(dir, children)
+		if len(q.candidates) == 0 {
 			return holder{record: driver.Record{Election: election}}, nil
 		}
-		n, err := l.get(ctx, line[0].path, false)
+		path := q.candidates[0].path
+		n, err := l.leading(ctx, q, false)
 		if errors.Is(err, zk.ErrNoNode) {
 			continue // it has just gone
 		}
 		if err != nil {
-			return holder{}, failure("read "+line[0].path, err)
+			return holder{}, failure("read "+path, err)
 		}
-		return holderOf(election, line[0].path, n)
+		return holderOf(election, path, n)
 	}
 }
 
@@ -165,17 +199,17 @@ func (s *Store) names(ctx context.Context, prefix string) ([]string, error) {
 	for todo := []string{from}; len(todo) > 0; {
 		path := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		children, err := l.children(ctx, path, false)
+		n, err := l.children(ctx, path, false)
 		if errors.Is(err, zk.ErrNoNode) {
 			continue
 		}
 		if err != nil {
 			return nil, failure("list "+path, err)
 		}
-		if name, ok := s.layout.name(path); ok && strings.HasPrefix(name, prefix) && len(candidates(path, children)) > 0 {
+		if name, ok := s.layout.name(path); ok && strings.HasPrefix(name, prefix) && len(lineOf(path, n).candidates) > 0 {
 			names = append(names, name)
 		}
-		for _, child := range children {
+		for _, child := range n.children {
 			below := strings.TrimSuffix(path, "/") + "/" + child
 			name, ok := s.layout.name(below)
 			if ok && (strings.HasPrefix(name, prefix) || strings.HasPrefix(prefix, name)) {
@@ -190,8 +224,8 @@ func (s *Store) names(ctx context.Context, prefix string) ([]string, error) {
 // observeLimit bounds a look of a watch, including the time for another connection.
 const observeLimit = 5 * time.Second
 
-// Watch yields the election's record and then each later state. It follows the leader's node, or while there is none the election's; those who only wait
-// do not wake it.
+// Watch yields the election's record and then each later state. It follows the leader's node and the election's, and its children while nobody leads; those who
+// only wait do not wake it.
 func (s *Store) Watch(ctx context.Context, election string) iter.Seq2[driver.Record, error] {
 	return func(yield func(driver.Record, error) bool) {
 		if err := driver.CheckName("election", election); err != nil {
@@ -270,20 +304,19 @@ func (o *observer) observe(ctx context.Context, first bool) (driver.Record, erro
 		}
 	}
 	for watching := false; ; {
+		if err := o.l.heed(ctx, o.dir); err != nil {
+			return vacant, failure("watch "+o.dir, err)
+		}
 		children, err := o.l.children(ctx, o.dir, watching)
 		if errors.Is(err, zk.ErrNoNode) {
-			there, err := o.l.exists(ctx, o.dir, true)
-			if err == nil && there {
-				continue
-			}
 			o.leave()
-			return vacant, failure("watch "+o.dir, err)
+			return vacant, nil
 		}
 		if err != nil {
 			return vacant, failure("watch "+o.dir, err)
 		}
-		line := candidates(o.dir, children)
-		if len(line) == 0 {
+		q := lineOf(o.dir, children)
+		if len(q.candidates) == 0 {
 			if !watching {
 				watching = true
 				continue
@@ -291,12 +324,12 @@ func (o *observer) observe(ctx context.Context, first bool) (driver.Record, erro
 			o.leave()
 			return vacant, nil
 		}
-		path := line[0].path
+		path := q.candidates[0].path
 		if path != o.path {
 			o.leave()
 			o.path, o.unhook = path, o.l.hook(path, o.signal)
 		}
-		n, err := o.l.get(ctx, path, true)
+		n, err := o.l.leading(ctx, q, true)
 		if errors.Is(err, zk.ErrNoNode) {
 			continue
 		}

@@ -9,8 +9,9 @@ import (
 
 // A node is what a read tells of one.
 type node struct {
-	data []byte
-	stat *zk.Stat
+	data     []byte
+	children []string
+	stat     *zk.Stat
 }
 
 // get reads a node. With a watch, hooks of the path hear of the next change.
@@ -19,11 +20,11 @@ func (l *link) get(ctx context.Context, path string, watching bool) (node, error
 	n, err := call(ctx, l, func(c *zk.Conn) (node, error) {
 		if !watching {
 			data, stat, err := c.Get(path)
-			return node{data, stat}, err
+			return node{data: data, stat: stat}, err
 		}
 		data, stat, _, err := c.GetW(path)
 		done(err)
-		return node{data, stat}, err
+		return node{data: data, stat: stat}, err
 	})
 	return n, err
 }
@@ -43,17 +44,29 @@ func (l *link) exists(ctx context.Context, path string, watching bool) (bool, er
 }
 
 // children lists a node's children.
-func (l *link) children(ctx context.Context, path string, watching bool) ([]string, error) {
+func (l *link) children(ctx context.Context, path string, watching bool) (node, error) {
 	done, watching := l.arm(watch{path, true}, watching)
-	return call(ctx, l, func(c *zk.Conn) ([]string, error) {
+	return call(ctx, l, func(c *zk.Conn) (node, error) {
 		if !watching {
-			names, _, err := c.Children(path)
-			return names, err
+			names, stat, err := c.Children(path)
+			return node{children: names, stat: stat}, err
 		}
-		names, _, _, err := c.ChildrenW(path)
+		names, stat, _, err := c.ChildrenW(path)
 		done(err)
-		return names, err
+		return node{children: names, stat: stat}, err
 	})
+}
+
+// heed has hooks of the path hear of the next change of a node, its creation or its end. It asks for nothing when they will anyway.
+func (l *link) heed(ctx context.Context, path string) error {
+	l.mu.Lock()
+	armed := l.armed[watch{path, false}]
+	l.mu.Unlock()
+	if armed {
+		return nil
+	}
+	_, err := l.exists(ctx, path, true)
+	return err
 }
 
 // arm says whether a watch has to be set, and is told when it was. The library keeps something for each that is set, so none is set twice.

@@ -22,7 +22,8 @@ type seat struct {
 	mark  string // the unique part of the node's name
 	sent  bool   // a node was asked for, and whether it was made is not known
 	path  string // of the node; empty: there is none, or it is not known
-	data  []byte // of the node, as this session has written it
+	data  []byte // of the node
+	later bool   // it has published another value since, or may have
 	token uint64 // of the term; 0: it does not lead, as far as is known
 	moved bool   // something has happened that KeepAlive has to look after
 
@@ -36,7 +37,7 @@ type seat struct {
 	connection            int64 // through which it is so
 	own                   node
 
-	early chan []candidate // candidates that are being read since the node ahead was deleted; buffer of one; nil: none are
+	early chan line // the line that is being read since the node ahead was deleted; buffer of one; nil: none is
 
 	waits bool          // the last Acquire was refused, and nothing has happened since
 	wake  chan struct{} // closed when that is over
@@ -107,7 +108,7 @@ func (m *session) happened(t *seat, path string, event zk.EventType) {
 	if event == zk.EventNodeDeleted && t.waits && t.connection == m.link.connections.Load() {
 		t.inherits = t.heir
 		if t.known && !t.heir {
-			t.early = make(chan []candidate, 1)
+			t.early = make(chan line, 1)
 			go m.lookEarly(t, t.early)
 		}
 	}
@@ -115,12 +116,12 @@ func (m *session) happened(t *seat, path string, event zk.EventType) {
 }
 
 // lookEarly reads what the Acquire that follows wants to know, before its caller has woken. It leaves errors to that.
-func (m *session) lookEarly(t *seat, early chan<- []candidate) {
+func (m *session) lookEarly(t *seat, early chan<- line) {
 	defer close(early)
 	ctx, cancel := context.WithTimeout(m.store.ctx, m.ttl)
 	defer cancel()
-	if line, err := m.line(ctx, t); err == nil {
-		early <- line
+	if q, err := m.line(ctx, t); err == nil {
+		early <- q
 	}
 }
 
@@ -135,7 +136,7 @@ func (m *session) happenedOwn(t *seat, path string, event zk.EventType) {
 	if t.token != 0 {
 		signal(m.changed)
 	}
-	if event != zk.EventNodeDataChanged { // which is mostly what this session has published
+	if event != zk.EventNodeDataChanged { // which takes no place away
 		t.rouse()
 	}
 }
@@ -205,7 +206,7 @@ func (m *session) gone(t *seat) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t.deafen()
-	t.mark, t.sent, t.path, t.data, t.token, t.moved = newMark(), false, "", nil, 0, false
+	t.mark, t.sent, t.path, t.data, t.later, t.token, t.moved = newMark(), false, "", nil, false, 0, false
 	t.known, t.heir, t.inherits, t.early = false, false, false, nil
 	t.rouse()
 }
@@ -213,7 +214,7 @@ func (m *session) gone(t *seat) {
 // A position is where a seat's node stands.
 type position struct {
 	own   node
-	first string // the path of the leader's node
+	line  line
 	ahead string // the path of the node before the own; empty: the own leads
 }
 
@@ -225,22 +226,22 @@ func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err 
 		connection := m.link.connections.Load()
 		t.known = t.known && t.connection == connection
 		m.mu.Unlock()
-		line, err := m.next(ctx, t)
+		q, err := m.next(ctx, t)
 		if err != nil {
 			return position{}, false, m.stale(t, err)
 		}
 		name := t.dir + "/" + candidatePrefix + t.mark + latch
 		mine := func(c candidate) bool { return strings.HasPrefix(c.path, name) }
-		i := slices.IndexFunc(line, mine)
+		i := slices.IndexFunc(q.candidates, mine)
 		if i < 0 {
 			m.gone(t)
 			return position{}, false, nil
 		}
-		own, first := line[i].path, line[0].path
+		own := q.candidates[i].path
 		m.mu.Lock()
 		t.path, t.sent = own, false
 		m.mu.Unlock()
-		for _, c := range line[i+1:] {
+		for _, c := range q.candidates[i+1:] {
 			if mine(c) { // asked for twice, because the first answer was lost
 				if err := m.remove(ctx, c.path); err != nil {
 					return position{}, false, m.stale(t, err)
@@ -249,7 +250,7 @@ func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err 
 		}
 		m.hearOwn(t)
 		if i > 0 {
-			ahead := line[i-1].path
+			ahead := q.candidates[i-1].path
 			m.hear(t, ahead)
 			there, err := m.link.exists(ctx, ahead, true)
 			if err != nil {
@@ -270,7 +271,7 @@ func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err 
 			continue
 		}
 		m.mu.Lock()
-		at.own, at.first = t.own, first
+		at.own, at.line = t.own, q
 		t.token = 0
 		if i == 0 {
 			t.token = uint64(at.own.stat.Czxid)
@@ -334,17 +335,17 @@ func (m *session) stale(t *seat, err error) error {
 	return err
 }
 
-// next returns the election's candidates, as an early look has found them, or else as they are now.
-func (m *session) next(ctx context.Context, t *seat) ([]candidate, error) {
+// next returns the election's line, as an early look has found it, or else as it is now.
+func (m *session) next(ctx context.Context, t *seat) (line, error) {
 	m.mu.Lock()
 	early := t.early
 	t.early = nil
 	m.mu.Unlock()
 	if early != nil {
 		select {
-		case line, ok := <-early:
+		case q, ok := <-early:
 			if ok {
-				return line, nil
+				return q, nil
 			}
 		case <-ctx.Done():
 		}
@@ -352,13 +353,16 @@ func (m *session) next(ctx context.Context, t *seat) ([]candidate, error) {
 	return m.line(ctx, t)
 }
 
-// line reads the election's candidates.
-func (m *session) line(ctx context.Context, t *seat) ([]candidate, error) {
-	children, err := m.link.children(ctx, t.dir, false)
-	if err != nil && !errors.Is(err, zk.ErrNoNode) {
-		return nil, m.failed("read "+t.dir, err)
+// line reads the election's line.
+func (m *session) line(ctx context.Context, t *seat) (line, error) {
+	n, err := m.link.children(ctx, t.dir, false)
+	if errors.Is(err, zk.ErrNoNode) {
+		return line{}, nil
 	}
-	return candidates(t.dir, children), nil
+	if err != nil {
+		return line{}, m.failed("read "+t.dir, err)
+	}
+	return lineOf(t.dir, n), nil
 }
 
 // review finds out what has become of a seat. Whether a node was made whose answer was lost is certain only after a barrier.

@@ -312,15 +312,15 @@ func (m *session) reviewAll(ctx context.Context) error {
 
 func (m *session) readNamesake(ctx context.Context) error {
 	dir := m.store.layout.members(m.member)
-	others, err := m.link.children(ctx, dir, true)
+	n, err := m.link.children(ctx, dir, true)
 	if err != nil {
 		return m.failed("read "+dir, err)
 	}
-	slices.Sort(others)
+	slices.Sort(n.children)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.namesake = ""
-	for _, other := range others {
+	for _, other := range n.children {
 		if other != m.id {
 			m.namesake = other
 			break
