@@ -73,7 +73,7 @@ func (g *Guard) ExplainTerm(err error, election string, token uint64) error {
 func (g *Guard) remedy(err error) error {
 	switch kindOf(err) {
 	case missing:
-		return fmt.Errorf("%w: table %s is not in this database: create it with CreateTable or the statements of Schema: %w", driver.ErrInvalid, g.fence, err)
+		return fmt.Errorf("%w: table %s is not in this database: create it with `tenure store init`, or with CreateTable or the statements of Schema: %w", driver.ErrInvalid, g.fence, err)
 	case forbidden:
 		return fmt.Errorf("%w: may not use table %s: GRANT USAGE ON SCHEMA %s, SELECT, INSERT, UPDATE ON %[2]s to this role: %[4]w",
 			driver.ErrInvalid, g.fence, g.quotedNamespace(), err)

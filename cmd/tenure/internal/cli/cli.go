@@ -56,8 +56,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tenure",
 		Short: "Run a job on one of several replicas; see and change who leads",
-		Long: `Tenure elects one leader among processes that share a store: a SQLite file on
-one machine, or a PostgreSQL database.
+		Long: `Tenure elects one leader among processes that share a store (--store): a SQLite file
+on one machine, or a server that several machines reach.
 
   tenure run nightly-report -- ./report.sh    run on all replicas: one of them works
   tenure status                               who leads what
@@ -72,15 +72,18 @@ A leader that dies is replaced within its TTL. Exit codes: tenure help exit-code
 			return usage("no command given: see above")
 		},
 	}
-	root.PersistentFlags().StringVar(&o.store, "store", "",
-		"store `URL`: sqlite:FILE or postgres://USER@HOST/DATABASE\n(default $"+storeVariable+", else a SQLite file in your state directory)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v: see %s --help", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.Version = versionInfo().String()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(o), newStatus(o), newWatch(o), newResign(o), newFence(o), newStore(o), newServe(), newDemo(), newVersion(), newExitCodes())
+	for _, cmd := range []*cobra.Command{newRun(o), newStatus(o), newWatch(o), newResign(o), newFence(o), newStore(o)} {
+		cmd.PersistentFlags().StringVar(&o.store, "store", "",
+			"store `URL`:\n  "+strings.Join(knownStores(), "\n  ")+"\n(default $"+storeVariable+", else a SQLite file in your state directory)")
+		root.AddCommand(cmd)
+	}
+	root.AddCommand(newServe(), newDemo(), newVersion(), newExitCodes())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

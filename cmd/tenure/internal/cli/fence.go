@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/fence"
 )
 
@@ -77,11 +75,7 @@ func raise(ctx context.Context, o *options, resource string, token uint64) error
 		return at.failed("open", err)
 	}
 	defer db.Close()
-	err = guard.Raise(ctx, db, resource, token)
-	if errors.Is(err, driver.ErrInvalid) {
-		err = fmt.Errorf("%w: tenure store init creates what is missing", err)
-	}
-	return at.failed("check the token in", err)
+	return at.failed("check the token in", guard.Raise(ctx, db, resource, token))
 }
 
 // lookPath finds a command before anything is changed.

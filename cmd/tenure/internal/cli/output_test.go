@@ -98,6 +98,29 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
+// The help and the page name every kind of store.
+func TestStoresAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/command.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var help strings.Builder
+	root := newRoot()
+	root.SetOut(&help)
+	root.SetArgs([]string{"status", "--help"})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	for _, example := range knownStores() {
+		if !strings.Contains(help.String(), "  "+example+"\n") {
+			t.Errorf("tenure status --help does not name %s:\n%s", example, &help)
+		}
+		if scheme, _, _ := strings.Cut(example, ":"); !strings.Contains(string(page), "\n| `"+scheme+":") {
+			t.Errorf("docs/command.md does not name %s", example)
+		}
+	}
+}
+
 // The page and the help topic name the same codes.
 func TestExitCodesAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/command.md")

@@ -38,7 +38,7 @@ func TestPostgresCommands(t *testing.T) {
 	s.store = u.String()
 
 	check("missing", codeConfig, "tenure store init", "status")
-	check("no guard yet", codeConfig, "tenure store init", "fence", "table", "1", "--", "true")
+	check("no guard yet", codeConfig, "create it with `tenure store init`, or", "fence", "table", "1", "--", "true")
 	check("schema", 0, "offices", "store", "schema")
 	check("init", 0, "is ready", "store", "init")
 	check("init again", 0, "is ready", "store", "init")

@@ -47,7 +47,7 @@ Exits with %d when nobody leads, with %d when the term is not over within --wait
 }
 
 func runResign(cmd *cobra.Command, o *options, election string, wait time.Duration, output string) error {
-	store, at, err := o.open(cmd.Context())
+	store, at, err := o.look(cmd.Context())
 	if err != nil {
 		return err
 	}

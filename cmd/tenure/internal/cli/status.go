@@ -38,7 +38,7 @@ An answer that the store cannot confirm is an error, never an old one.`,
 }
 
 func runStatus(cmd *cobra.Command, o *options, elections []string, output string) error {
-	store, at, err := o.open(cmd.Context())
+	store, at, err := o.look(cmd.Context())
 	if err != nil {
 		return err
 	}

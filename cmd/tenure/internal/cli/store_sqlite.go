@@ -20,6 +20,13 @@ func init() {
 		open: func(ctx context.Context, raw string) (driver.Store, error) {
 			return sqlite.OpenWith(ctx, raw, warnings())
 		},
+		file: func(raw string) (string, error) {
+			path, opts, err := sqlite.ParseURL(raw)
+			if opts.NoCreate {
+				path = ""
+			}
+			return path, err
+		},
 		create:   createSQLite,
 		schema:   schemaSQLite,
 		database: sqliteDatabase,

@@ -31,6 +31,7 @@ type storeKind struct {
 	example string // a URL
 	remedy  string // when it cannot be reached
 	open    func(ctx context.Context, url string) (driver.Store, error)
+	file    func(url string) (string, error)            // what open would make if it is missing; "": nothing. nil: the store is no file
 	create  func(ctx context.Context, url string) error // makes the tables of elections and of the guard
 	schema  func(url string) (string, error)            // the statements that create executes
 
@@ -79,11 +80,11 @@ func (o *options) locate() (*location, error) {
 	}
 	scheme, _, ok := strings.Cut(l.url, ":")
 	if !ok || !isScheme(scheme) {
-		return nil, usage("%s is %q: it has no scheme: use %s", l.source, redact(l.url), knownStores())
+		return nil, usage("%s is %q: it has no scheme: use %s", l.source, redact(l.url), strings.Join(knownStores(), " or "))
 	}
 	l.scheme, l.kind = scheme, storeKinds[scheme]
 	if l.kind == nil {
-		return nil, usage("%s is %q: there is no store of scheme %q: use %s", l.source, redact(l.url), scheme, knownStores())
+		return nil, usage("%s is %q: there is no store of scheme %q: use %s", l.source, redact(l.url), scheme, strings.Join(knownStores(), " or "))
 	}
 	if misread(l.url) {
 		return nil, usage("%s is %q: it has an @ behind the host: percent-encode what is not a letter or a digit in user, password and database", l.source, redact(l.url))
@@ -91,32 +92,57 @@ func (o *options) locate() (*location, error) {
 	return l, nil
 }
 
-func knownStores() string {
+// knownStores returns a URL of each kind of store.
+func knownStores() []string {
 	var examples []string
 	for _, scheme := range slices.Sorted(maps.Keys(storeKinds)) {
 		if example := storeKinds[scheme].example; !slices.Contains(examples, example) {
 			examples = append(examples, example)
 		}
 	}
-	return strings.Join(examples, " or ")
+	return examples
 }
 
-// open opens the store that is meant.
+// open opens the store that is meant, and makes it when it is a file that is missing.
 func (o *options) open(ctx context.Context) (driver.Store, *location, error) {
 	l, err := o.locate()
 	if err != nil {
 		return nil, nil, err
 	}
+	store, err := l.open(ctx)
+	return store, l, err
+}
+
+func (l *location) open(ctx context.Context) (driver.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	if err := l.prepare(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	store, err := l.kind.open(ctx, l.url)
 	if err != nil {
-		return nil, nil, l.failed("open", err)
+		return nil, l.failed("open", err)
 	}
-	return store, l, nil
+	return store, nil
+}
+
+// look opens the store that is meant, for a command that only looks: a missing file is an empty store, and is not made.
+func (o *options) look(ctx context.Context) (driver.Store, *location, error) {
+	l, err := o.locate()
+	if err != nil {
+		return nil, nil, err
+	}
+	if l.kind.file != nil {
+		file, err := l.kind.file(l.url)
+		if err != nil {
+			return nil, nil, l.failed("open", err)
+		}
+		if file != "" && l.missing(file) {
+			return &absent{file: file, open: l.open}, l, nil
+		}
+	}
+	store, err := l.open(ctx)
+	return store, l, err
 }
 
 // failed says which store an error is about and what to do, and keeps passwords out of it. An invalid URL is the caller's mistake.

@@ -57,7 +57,7 @@ type watcher struct {
 }
 
 func runWatch(cmd *cobra.Command, o *options, elections []string, output string) error {
-	store, at, err := o.open(cmd.Context())
+	store, at, err := o.look(cmd.Context())
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,36 @@ import (
 	"testing"
 )
 
+// A watch of a file that is not there yet makes none, and sees what begins in it once it is.
+func TestWatchBeforeTheFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "store.db")
+	s := &site{t: t, dir: dir, store: "sqlite:" + file, name: "job"}
+	one, all := s.tenure("one", "watch", "job"), s.tenure("all", "watch", "-o", "json")
+	output := func(id string) string {
+		out, _ := os.ReadFile(filepath.Join(dir, id+".stdout"))
+		return string(out)
+	}
+	s.eventually("the election is vacant", func() bool { return strings.Contains(output("one"), "job  vacant  never led  (as found)") })
+	if !noFile(file) {
+		t.Error("the watch has made the file")
+	}
+	s.run("a")
+	s.eventually("both tell of the leader", func() bool {
+		return strings.Contains(output("one"), "job  led by a") && strings.Contains(output("all"), `"leader":"a"`)
+	})
+	if n := strings.Count(output("one"), "never led"); n != 1 {
+		t.Errorf("vacant %d times:\n%s", n, output("one"))
+	}
+	for _, r := range []*run{one, all} {
+		r.signal(syscall.SIGINT)
+		if code := r.code(); code != 130 {
+			t.Errorf("exit code %d after SIGINT, want 130", code)
+		}
+	}
+}
+
 func TestWatch(t *testing.T) {
 	forEachStore(t, func(s *site) {
 		text := s.tenure("watch", "watch", s.name)
