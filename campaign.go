@@ -22,7 +22,8 @@ type stand struct {
 }
 
 // Campaign waits until this member leads the election, and returns the term. It retries whatever fails until the context ends, and then leaves
-// nothing behind at the store. Errors: ErrStanding, ErrLeft, the cause of the context, or one that wraps driver.ErrInvalid.
+// nothing behind at the store. Errors: ErrStanding, ErrLeft, the cause of the context, or one that wraps driver.ErrInvalid, which the store's first answer
+// may be: once it has served the member there, what it refuses is retried too.
 //
 // The term's context has the values of ctx but not its cancellation. When the term is no longer wanted, or has ended, stop its work and
 // call Term.Resign.
@@ -42,6 +43,7 @@ type candidacy struct {
 	managed bool // Lead runs the term's work
 	began   time.Time
 	sent    bool // a request was sent that may have left something at the store
+	served  bool // the store has answered in this election: a bid that it takes for invalid later was not so from the start
 }
 
 func (m *Member) campaign(ctx context.Context, election string, c candidacy) (*Term, error) {
@@ -103,6 +105,7 @@ func (m *Member) standWith(ctx context.Context, s *session, st *stand, c *candid
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		c.served = c.served || err == nil || isHeld(err)
 		switch {
 		case err == nil:
 			return s.adopt(ctx, st, rec.Token, *c)
@@ -124,7 +127,7 @@ func (m *Member) standWith(ctx context.Context, s *session, st *stand, c *candid
 		case errors.Is(err, driver.ErrSessionLost):
 			s.lose(fmt.Errorf("the store says: %w", err))
 			return nil, err
-		case errors.Is(err, driver.ErrInvalid) || !c.wait:
+		case errors.Is(err, driver.ErrInvalid) && !c.served || !c.wait:
 			return nil, err
 		}
 		failures++

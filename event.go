@@ -23,7 +23,8 @@ type (
 	// SessionOpened says that the store granted a session.
 	SessionOpened struct{ Meta }
 
-	// SessionEnded says that the session is over. Reason is ErrLeft when the member left, else why it was lost; all its terms have ended before.
+	// SessionEnded says that the session is over. Reason is ErrLeft when the member left, ErrResigned when it was for one stand only, which is over, else why
+	// it was lost; all its terms have ended before.
 	SessionEnded struct {
 		Meta
 		Reason error

@@ -90,7 +90,7 @@ func logEvent(l *slog.Logger, e Event) {
 		level, msg = slog.LevelDebug, "session opened"
 	case SessionEnded:
 		level, msg = slog.LevelWarn, "session lost"
-		if errors.Is(e.Reason, ErrLeft) {
+		if errors.Is(e.Reason, ErrLeft) || errors.Is(e.Reason, ErrResigned) {
 			level, msg = slog.LevelDebug, "session closed"
 		} else {
 			add("reason", e.Reason)

@@ -16,11 +16,13 @@ import (
 // resigns, and returns the cause of ctx. Other errors: ErrStanding, ErrLeft, or one that wraps driver.ErrInvalid. Lead returns after the release
 // was confirmed or the session is over. Should the work panic, the election is resigned while the panic goes on.
 func (m *Member) Lead(ctx context.Context, election string, work func(ctx context.Context, term *Term) error) error {
+	c := candidacy{wait: true, managed: true}
 	for {
-		t, err := m.campaign(ctx, election, candidacy{wait: true, managed: true})
+		t, err := m.campaign(ctx, election, c)
 		if err != nil {
 			return err
 		}
+		c.served = true
 		err = m.serve(ctx, t, work)
 		reason := context.Cause(t.ctx)
 		switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotenure/tenure/driver"
@@ -37,6 +38,7 @@ type Member struct {
 	opening   *opening      // under way
 	idle      chan struct{} // closed and replaced when stands or sessions shrink
 	closeErr  error         // of the last session that could not be closed
+	served    atomic.Bool   // a session was opened: what is wrong with the next was not so from the start, and may pass
 	stillborn int           // sessions that were lost before their first renewal, since the last that was renewed
 }
 
@@ -48,7 +50,7 @@ type opening struct {
 }
 
 // Join makes a member that has a session at the store. It makes one attempt, so that a wrong address or a missing permission is told at once; what fails
-// afterwards is retried for ever. An error that wraps driver.ErrInvalid names the field that is wrong. The store must stay open until
+// afterwards is retried for ever, a permission that was withdrawn included. An error that wraps driver.ErrInvalid names the field that is wrong. The store must stay open until
 // the member has left.
 func Join(ctx context.Context, store driver.Store, cfg Config) (*Member, error) {
 	info := store.Info()
@@ -148,7 +150,7 @@ func (m *Member) openUntil(ctx context.Context, failed func(error)) (*session, e
 	}
 	for failures := 1; ; failures++ {
 		s, err := m.open(ctx)
-		if err == nil || errors.Is(err, driver.ErrInvalid) || errors.Is(err, ErrLeft) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, driver.ErrInvalid) && !m.served.Load() || errors.Is(err, ErrLeft) || ctx.Err() != nil {
 			return s, err
 		}
 		failed(err)

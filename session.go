@@ -54,6 +54,7 @@ func (m *Member) open(ctx context.Context) (*session, error) {
 	}
 	m.sessions[s] = struct{}{}
 	m.mu.Unlock()
+	m.served.Store(true)
 	m.emit(SessionOpened{Meta: s.meta()})
 	go func() {
 		s.heartbeat()
