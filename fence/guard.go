@@ -59,7 +59,7 @@ type Guard struct {
 	checkTerm     string // yields the election's token and, unless it fails for a dead term, whether the term lives
 
 	clause, termClause string // with braces for expand to fill in
-	schema, exists     string
+	create, exists     string
 }
 
 // New returns a guard. Its error wraps driver.ErrInvalid and names the field.

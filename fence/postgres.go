@@ -70,6 +70,6 @@ func (g *Guard) preparePostgres() {
 	g.check = g.expand(strings.ReplaceAll("WITH "+postgresCheck+"\n"+postgresBar, "{idle}", idle), "$1", "$2")
 	g.checkTerm = g.expand(strings.ReplaceAll(postgresTerm, "{idle}", idle), "$1", "$2")
 	g.clause, g.termClause = postgresClause, postgresTermClause
-	g.schema = g.expand(postgresSchema, "", "")
+	g.create = g.expand(postgresSchema, "", "")
 	g.exists = "SELECT to_regclass(" + literal(g.fence) + ") IS NOT NULL"
 }

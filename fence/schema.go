@@ -6,9 +6,17 @@ import (
 	"fmt"
 )
 
-// Schema returns the statements that create the table of the bars, for those who may not let a program do so. They change nothing
-// where the table exists.
-func (g *Guard) Schema() string { return g.schema }
+// Schema returns the statements that create the table of the bars, for those who may not let a program do so: on PostgreSQL a transaction, with BEGIN and COMMIT. They
+// change nothing where the table exists.
+func (g *Guard) Schema() string {
+	if g.dialect == Postgres {
+		return "BEGIN;\n" + g.create + "COMMIT;\n"
+	}
+	return g.create
+}
+
+// CreateSQL returns the statements of Schema without BEGIN and COMMIT, for a transaction of the caller's, such as that of a migration.
+func (g *Guard) CreateSQL() string { return g.create }
 
 // Exists is a query without parameters for one boolean: whether the table of the bars exists.
 func (g *Guard) Exists() string { return g.exists }
@@ -23,6 +31,6 @@ func (g *Guard) CreateTable(ctx context.Context, db *sql.DB) error {
 	if exists {
 		return nil
 	}
-	_, err := db.ExecContext(ctx, g.schema)
+	_, err := db.ExecContext(ctx, g.create) // at once, which PostgreSQL makes a transaction
 	return g.ExplainCreate(err)
 }

@@ -38,6 +38,6 @@ func (g *Guard) prepareSQLite() {
 	g.raise, g.check = g.expand(sqliteRaise, "", ""), g.expand(sqliteCheck, "", "")
 	g.lockElections, g.checkTerm = g.expand(sqliteLock, "", ""), g.expand(sqliteTerm, "", "")
 	g.clause, g.termClause = sqliteClause, sqliteTermClause
-	g.schema = g.expand(sqliteSchema, "", "")
+	g.create = g.expand(sqliteSchema, "", "")
 	g.exists = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '" + strings.ReplaceAll(g.namespace, "'", "''") + "_fence')"
 }

@@ -116,7 +116,7 @@ func (g *Guard) CreateTable(ctx context.Context, db Beginner) error {
 	if exists {
 		return nil
 	}
-	if _, err := db.Exec(ctx, g.statements.Schema()); err != nil {
+	if _, err := db.Exec(ctx, g.statements.CreateSQL()); err != nil {
 		return g.statements.ExplainCreate(err)
 	}
 	return nil

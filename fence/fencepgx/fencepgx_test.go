@@ -355,3 +355,25 @@ func TestHoldOfSilentProcessLapses(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// CreateTable in a transaction creates when that commits.
+func TestCreateTableInATransaction(t *testing.T) {
+	pool, _ := open(t, fence.Config{})
+	other, err := fencepgx.New(fence.Config{Namespace: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.CreateTable(t.Context(), tx); err != nil {
+		t.Error(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := other.Raise(t.Context(), pool, "r", 1); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("%v; want ErrInvalid, for the table was rolled back", err)
+	}
+}

@@ -168,6 +168,44 @@ func TestMissingTable(t *testing.T) {
 	}
 }
 
+// Whoever runs the text of Schema, one statement after the other, is alone until the table is there.
+func TestSchemaKeepsItsLock(t *testing.T) {
+	db := postgresDatabase(t)
+	guard := newGuard(t, fence.Config{Dialect: fence.Postgres})
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+	created := 0
+	for statement := range strings.SplitAfterSeq(strings.TrimSpace(guard.Schema()), ";\n") {
+		execute(t, conn, statement)
+		if strings.HasPrefix(statement, "CREATE") {
+			created++
+			if n := number(t, db, locks); n != 1 {
+				t.Errorf("%d locks are held after %s", n, statement)
+			}
+		}
+	}
+	if n := number(t, db, locks); created != 2 || n != 0 {
+		t.Errorf("%d objects were created, and %d locks are left", created, n)
+	}
+	if err := guard.Raise(t.Context(), db, "r", 1); err != nil {
+		t.Error(err)
+	}
+	// Within somebody's transaction nothing is committed before it is.
+	other := newGuard(t, fence.Config{Dialect: fence.Postgres, Namespace: "other"})
+	tx := begin(t, db, 0)
+	execute(t, tx, other.CreateSQL())
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, db, "SELECT count(*) FROM pg_namespace WHERE nspname = 'other'"); n != 0 {
+		t.Error("the schema was created by a transaction that was rolled back")
+	}
+}
+
 // Two tokens that use a resource for the first time at the same moment: whatever the order, the higher one is the bar at the end.
 func TestFirstUseRace(t *testing.T) {
 	onEach(t, func(t *testing.T, db *sql.DB, guard *fence.Guard) {
