@@ -117,9 +117,14 @@ func (s *session) acquire(ctx context.Context, n *standing, bid driver.Bid) (dri
 			token = now
 		case entry.Session == s.id:
 			var value []byte
-			if token, value = decode(entry); bytes.Equal(value, bid.Value) {
+			switch token, value = decode(entry); {
+			case token != entry.ModifyIndex && !s.has(n, token):
+				// Somebody else has written the token of another term. This one begins anew.
+				now, err = s.take(ctx, n, entry.ModifyIndex, encode(bid.Value, 0))
+				token = now
+			case bytes.Equal(value, bid.Value):
 				now = entry.ModifyIndex
-			} else {
+			default:
 				now, err = s.store.write(ctx, "publish in "+strconv.Quote(n.election), change(entry.ModifyIndex, s.lockOp(n.key, encode(bid.Value, token))))
 			}
 		default:
@@ -161,6 +166,13 @@ func (s *session) report(n *standing, token, index uint64, value []byte) driver.
 	defer s.mu.Unlock()
 	n.reported, n.index, n.value, n.wait = token, index, bytes.Clone(value), nil
 	return driver.Record{Election: n.election, Leader: s.member, Session: s.id, Token: token, Value: bytes.Clone(value)}
+}
+
+// has reports whether a call has reported the term with this token, and none since that it is over.
+func (s *session) has(n *standing, token uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return n.reported == token
 }
 
 // seen returns the entry that Await has seen vacant, once.

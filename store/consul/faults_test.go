@@ -499,3 +499,47 @@ func TestCancelledCampaignsLeaveNothing(t *testing.T) {
 		t.Errorf("%d sessions are left; want the holder's", left)
 	}
 }
+
+// An administrator puts back what the key had in an earlier term. Tokens grow all the same (S1).
+func TestEarlierTokenIsPutBack(t *testing.T) {
+	t.Parallel()
+	url := testserver.ConsulURL(t)
+	kv := client(t, url).KV()
+	election := fmt.Sprint("put-back-", time.Now().UnixNano())
+	s := session(t, open(t, url), "member", time.Minute)
+	acquire := func(value string) driver.Record {
+		t.Helper()
+		r, err := s.Acquire(t.Context(), driver.Bid{Election: election, Value: []byte(value)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := acquire("a")
+	acquire("b")
+	earlier, _, err := kv.Get(election, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(t.Context(), election, first.Token); err != nil {
+		t.Fatal(err)
+	}
+	second := acquire("c")
+	if _, err := kv.Put(&api.KVPair{Key: election, Value: earlier.Value, Flags: earlier.Flags}, nil); err != nil {
+		t.Fatal(err)
+	}
+	grant, err := s.KeepAlive(t.Context())
+	if err != nil || grant.Holds == nil || grant.Holds[election] == second.Token {
+		t.Errorf("Holds is %v, %v; want that the term with token %d is over", grant.Holds, err, second.Token)
+	}
+	third := acquire("b")
+	if third.Token <= second.Token {
+		t.Errorf("token %d after %d", third.Token, second.Token)
+	}
+	if again := acquire("d"); again.Token != third.Token {
+		t.Errorf("another value has the token %d; want %d", again.Token, third.Token)
+	}
+	if grant, err := s.KeepAlive(t.Context()); err != nil || grant.Holds != nil {
+		t.Errorf("Holds is %v, %v; want nil", grant.Holds, err)
+	}
+}
