@@ -38,6 +38,7 @@ type stand struct {
 	reported  uint64 // the token that its calls have reported; 0: that it does not hold the election
 	refused   *lease // what Acquire was refused for; nil: it was not
 	doubt     uint64 // the version that a write whose outcome is unknown would replace; 0: there is none
+	found     uint64 // the token of the term that such a write has begun, once a read has shown that; 0: there is none
 	releasing int    // releases under way
 	late      int    // attempts in a row for which another was faster
 	told      string // what Changed was last signalled for
@@ -212,9 +213,9 @@ func (s *session) acquire(ctx context.Context, st *stand, bid driver.Bid) (drive
 		}
 		var object map[string]any
 		switch {
-		case l.holder == s.id && l.ours():
+		case l.holder == s.id && s.made(st, l):
 			object = l.renewedBy(s, &bid.Value)
-		case l.holder == "" || s.store.seen.expired(l):
+		case l.holder == "" || l.holder == s.id || s.store.seen.expired(l):
 			object = l.taken(s, bid.Election, bid.Value)
 		default:
 			return s.refuse(st, l)
@@ -242,6 +243,21 @@ func (s *session) acquire(ctx context.Context, st *stand, bid driver.Bid) (drive
 		}
 	}
 	return driver.Record{}, contended(e.name)
+}
+
+// made reports whether the term of a Lease that the session holds is one that its own writes have begun. Otherwise somebody has edited the annotations, and the token may be
+// one that was handed out before: the session takes the Lease anew.
+func (s *session) made(st *stand, l *lease) bool {
+	token, err := l.token()
+	if err != nil || token == 0 || !l.ours() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if token == st.doubt {
+		st.found = token
+	}
+	return token == st.reported || token == st.found
 }
 
 // newer waits for the watch to bring a newer state, which exists. It returns nil when the watch does not, or not soon, or brings that there is none.
@@ -424,6 +440,9 @@ func (s *session) resolve(st *stand, doubt uint64, l *lease) {
 	defer s.mu.Unlock()
 	if st.doubt == doubt && l.version != doubt {
 		st.doubt = 0
+	}
+	if token, err := l.token(); err == nil && doubt != 0 && token == doubt && l.holder == s.id {
+		st.found = token
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -232,6 +233,42 @@ func TestOverwritten(t *testing.T) {
 	}
 	if r, err := store.Get(t.Context(), "orders"); err != nil || r.Session != waiter.ID() {
 		t.Errorf("the record is %+v, %v", r, err)
+	}
+}
+
+// Somebody edits what the Lease of a leader says of its term. The session takes it anew, under a greater token, and does not go on under what is written there, nor wait for
+// itself (S1).
+func TestEditedTerm(t *testing.T) {
+	t.Parallel()
+	url, a, _ := newFleet(t)
+	s := openSession(t, open(t, url), "m")
+	for what, edit := range map[string]func(annotations map[string]any){
+		"lesser token":   func(annotations map[string]any) { annotations[tokenKey] = "1" },
+		"greater token":  func(annotations map[string]any) { annotations[tokenKey] = "999999999999" },
+		"no session":     func(annotations map[string]any) { delete(annotations, sessionKey) },
+		"no annotations": func(annotations map[string]any) { clear(annotations) },
+	} {
+		election := strings.ReplaceAll(what, " ", "-")
+		first := acquire(t, s, election)
+		edited := a.edit(t, election, func(_, annotations map[string]any) { edit(annotations) })
+		grant, err := s.KeepAlive(t.Context())
+		if what != "no session" && (err != nil || grant.Holds == nil || grant.Holds[election] == first.Token) {
+			t.Errorf("%s: KeepAlive: %+v, %v; want that the term with token %d is over", what, grant, err, first.Token)
+		}
+		second := acquire(t, s, election)
+		version, err := strconv.ParseUint(edited["metadata"].(map[string]any)["resourceVersion"].(string), 10, 64)
+		if err != nil || second.Token <= first.Token || second.Token < version || second.Token > version+1000 {
+			t.Errorf("%s: token %d after %d (%v); want one of about %d", what, second.Token, first.Token, err, version)
+		}
+		if again := acquire(t, s, election); again.Token != second.Token {
+			t.Errorf("%s: token %d, and then %d of the same term", what, second.Token, again.Token)
+		}
+		if err := s.Release(t.Context(), election, second.Token); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if grant, err := s.KeepAlive(t.Context()); err != nil || grant.Holds != nil {
+			t.Errorf("%s: KeepAlive after Release: %+v, %v; want no news", what, grant, err)
+		}
 	}
 }
 
