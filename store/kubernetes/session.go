@@ -354,7 +354,7 @@ func (s *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 		}
 		token, err := l.token()
 		if err != nil {
-			continue // somebody has spoilt the record: it is nothing that the session holds
+			continue // it was spoilt just now
 		}
 		holds[st.e.name] = token
 		if l.asked() {
@@ -412,8 +412,8 @@ func (s *session) renew(ctx context.Context, st *stand) (*lease, error) {
 				return nil, nil
 			}
 		}
-		if err := l.check(); err != nil {
-			return l, nil
+		if l.check() != nil {
+			return nil, nil // somebody has spoilt the record: it cannot be renewed, and is nothing that the session holds
 		}
 		written, err := st.e.write(ctx, l.renewedBy(s, nil))
 		if err == nil {

@@ -236,6 +236,28 @@ func TestOverwritten(t *testing.T) {
 	}
 }
 
+// Somebody spoils the Lease of a leader, so that it cannot be renewed: the session does not hold it any more, for others may take it as it stands.
+func TestSpoilt(t *testing.T) {
+	t.Parallel()
+	url, a, _ := newFleet(t)
+	s := openSession(t, open(t, url), "m")
+	for what, spoil := range map[string]func(spec, annotations map[string]any){
+		"duration": func(spec, _ map[string]any) { delete(spec, "leaseDurationSeconds") },
+		"member":   func(_, annotations map[string]any) { delete(annotations, "gotenure.github.io/member") },
+		"token":    func(_, annotations map[string]any) { annotations[tokenKey] = "nonsense" },
+	} {
+		acquire(t, s, what)
+		before := a.edit(t, what, spoil)
+		if grant, err := s.KeepAlive(t.Context()); err != nil || grant.Holds == nil || grant.Holds[what] != 0 {
+			t.Errorf("KeepAlive without %s: %+v, %v; want that it holds nothing", what, grant, err)
+		}
+		if after := a.do(t, http.MethodGet, a.lease(what), nil); !reflect.DeepEqual(before["spec"], after["spec"]) {
+			t.Errorf("the Lease without %s was written: %v; want %v", what, after["spec"], before["spec"])
+		}
+		a.delete(t, what)
+	}
+}
+
 // Somebody edits what the Lease of a leader says of its term. The session takes it anew, under a greater token, and does not go on under what is written there, nor wait for
 // itself (S1).
 func TestEditedTerm(t *testing.T) {
