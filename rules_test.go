@@ -665,7 +665,7 @@ func TestRefusedLater(t *testing.T) {
 					t.Errorf("%d terms after the store serves it again; want 1", n)
 				}
 				leave(t, m, other)
-				<-ended
+				<-ended //nolint:errcheck // that it ends is all
 			})
 		})
 	}

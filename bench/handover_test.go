@@ -168,7 +168,7 @@ func newFloor(b *testing.B, database string) *floor {
 	}()
 	b.Cleanup(func() {
 		cancel()
-		<-f.errs
+		<-f.errs //nolint:errcheck // it says that it was cancelled
 	})
 	return f
 }

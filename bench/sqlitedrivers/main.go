@@ -41,7 +41,7 @@ func run(duration time.Duration, processes int, drivers []string, dir, modfile s
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(temporary)
+	defer os.RemoveAll(temporary) //nolint:errcheck // what is left of a directory for temporary files does no harm
 	for _, name := range drivers {
 		build := exec.Command("go", "build", "-o", filepath.Join(temporary, name), "./"+name)
 		build.Env = append(os.Environ(), "GOWORK=off")

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 
@@ -42,7 +43,7 @@ func (s *Store) watch(ctx context.Context, name string, yield func(driver.Record
 	for {
 		v := e.view()
 		switch {
-		case v.failure != nil && v.failure != errStarting:
+		case v.failure != nil && !errors.Is(v.failure, errStarting):
 			return v.failure
 		case v.failure == nil && v.lease != nil:
 			if v.lease.exists() {

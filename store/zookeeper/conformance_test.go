@@ -1,6 +1,7 @@
 package zookeeper_test
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -83,7 +84,7 @@ func remove(t testing.TB, c *zk.Conn, path string) {
 	t.Helper()
 	for {
 		children, _, err := c.Children(path)
-		if err == zk.ErrNoNode {
+		if errors.Is(err, zk.ErrNoNode) {
 			return
 		}
 		if err != nil {
@@ -92,11 +93,11 @@ func remove(t testing.TB, c *zk.Conn, path string) {
 		for _, child := range children {
 			remove(t, c, path+"/"+child)
 		}
-		switch err := c.Delete(path, -1); err {
-		case nil, zk.ErrNoNode:
+		err = c.Delete(path, -1)
+		if err == nil || errors.Is(err, zk.ErrNoNode) {
 			return
-		case zk.ErrNotEmpty: // somebody was faster
-		default:
+		}
+		if !errors.Is(err, zk.ErrNotEmpty) { // somebody was faster
 			t.Fatalf("delete %s: %v", path, err)
 		}
 	}

@@ -161,6 +161,8 @@ func residentKiB() int64 {
 	}
 	_, rest, _ := strings.Cut(string(status), "VmRSS:")
 	var kib int64
-	fmt.Sscan(rest, &kib)
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		return 0
+	}
 	return kib
 }
