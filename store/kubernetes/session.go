@@ -413,7 +413,7 @@ func (s *session) renew(ctx context.Context, st *stand) (*lease, error) {
 			}
 		}
 		if l.check() != nil {
-			return nil, nil // somebody has spoilt the record: it cannot be renewed, and is nothing that the session holds
+			return nil, nil //nolint:nilerr // somebody has spoilt the record: it cannot be renewed, and is nothing that the session holds
 		}
 		written, err := st.e.write(ctx, l.renewedBy(s, nil))
 		if err == nil {
