@@ -9,11 +9,14 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/gotenure/tenure/driver"
+	"github.com/gotenure/tenure/internal/testserver"
 	"github.com/gotenure/tenure/store/consul"
 )
 
 // patience bounds every wait for something that must happen.
-const patience = time.Minute
+const patience = testserver.Patience
+
+var eventually = testserver.Eventually
 
 // open opens a store that is closed with the test.
 func open(t testing.TB, url string) *consul.Store {
@@ -56,18 +59,3 @@ func session(t testing.TB, store driver.Store, member string, ttl time.Duration)
 }
 
 func bid(election string) driver.Bid { return driver.Bid{Election: election, Queue: true} }
-
-// eventually waits until f returns "", which else says what is missing.
-func eventually(t testing.TB, f func() string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v: %s", patience, missing)
-		}
-		time.Sleep(20 * time.Millisecond) // between two looks
-	}
-}

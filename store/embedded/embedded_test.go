@@ -13,18 +13,15 @@ import (
 
 	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/driver/drivertest"
+	"github.com/gotenure/tenure/internal/testserver"
 	"github.com/gotenure/tenure/store/embedded"
 	"github.com/gotenure/tenure/store/etcd"
 )
 
-// patience bounds every wait for something that must happen. It is waited out only by a test that fails.
-const patience = time.Minute
+// patience bounds every wait for something that must happen.
+const patience = testserver.Patience
 
-func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+var deadline = testserver.Deadline
 
 func start(t testing.TB, c embedded.Config) *embedded.Server {
 	t.Helper()

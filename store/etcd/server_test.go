@@ -13,33 +13,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gotenure/tenure/driver"
+	"github.com/gotenure/tenure/internal/testserver"
 	"github.com/gotenure/tenure/store/etcd"
 )
 
-// patience bounds every wait for something that must happen. It is waited out only by a test that fails.
-const patience = 30 * time.Second
+// patience bounds every wait for something that must happen.
+const patience = testserver.Patience
 
-// deadline returns a context for one call that must succeed.
-func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually waits until f returns "", which otherwise says what is missing.
-func eventually(t testing.TB, f func() string) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("after %v: %s", patience, missing)
-		}
-		time.Sleep(10 * time.Millisecond) // between two looks
-	}
-}
+var deadline, eventually = testserver.Deadline, testserver.Eventually
 
 // connect returns a client for what an operator does at the servers of a store URL without user and TLS.
 func connect(t testing.TB, storeURL string) *clientv3.Client {

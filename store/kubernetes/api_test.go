@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gotenure/tenure/internal/testserver"
 	"github.com/gotenure/tenure/store/kubernetes"
 )
 
@@ -25,7 +26,9 @@ const (
 )
 
 // patience bounds every wait for something that must happen.
-const patience = 60 * time.Second
+const patience = testserver.Patience
+
+var eventually = testserver.Eventually
 
 func open(t testing.TB, url string) *kubernetes.Store {
 	t.Helper()
@@ -164,20 +167,5 @@ func (a *api) edit(t testing.TB, election string, change func(spec, annotations 
 		if time.Now().After(end) || !strings.Contains(err.Error(), "409") {
 			t.Fatal(err)
 		}
-	}
-}
-
-// eventually waits until f returns "", which else says what is missing.
-func eventually(t testing.TB, f func() string) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("after %v: %s", patience, missing)
-		}
-		time.Sleep(20 * time.Millisecond) // between two looks
 	}
 }

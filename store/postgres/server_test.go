@@ -15,8 +15,10 @@ import (
 	"github.com/gotenure/tenure/store/postgres"
 )
 
-// patience bounds every wait for something that must happen. It is waited out only by a test that fails.
-const patience = 30 * time.Second
+// patience bounds every wait for something that must happen.
+const patience = testserver.Patience
+
+var deadline, eventually = testserver.Deadline, testserver.Eventually
 
 // adminURL returns the URL of a superuser of a running server.
 func adminURL(t testing.TB) string {
@@ -156,26 +158,4 @@ func openSession(t testing.TB, s driver.Store, member string, ttl time.Duration)
 		_ = n.Close(ctx)
 	})
 	return n
-}
-
-// deadline returns a context for one call that must succeed.
-func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually waits until f returns "", which otherwise says what is missing.
-func eventually(t testing.TB, f func() string) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("after %v: %s", patience, missing)
-		}
-		time.Sleep(10 * time.Millisecond) // between two looks
-	}
 }

@@ -11,32 +11,14 @@ import (
 
 	"github.com/gotenure/tenure"
 	"github.com/gotenure/tenure/driver"
+	"github.com/gotenure/tenure/internal/testserver"
 	"github.com/gotenure/tenure/store/zookeeper"
 )
 
-// patience bounds every wait for something that must happen. It is long because it is waited out only when a test fails.
-const patience = 60 * time.Second
+// patience bounds every wait for something that must happen.
+const patience = testserver.Patience
 
-func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually waits until f returns "", which else says what is missing.
-func eventually(t testing.TB, f func() string) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("after %v: %s", patience, missing)
-		}
-		time.Sleep(20 * time.Millisecond) // between two looks
-	}
-}
+var deadline, eventually = testserver.Deadline, testserver.Eventually
 
 // use opens a store that is closed when the test ends.
 func use(t testing.TB, storeURL string) *zookeeper.Store {
