@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -81,13 +82,23 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("embedded: %w: DataDir: %w", driver.ErrInvalid, err)
+		return nil, fmt.Errorf("embedded: %w: Config.DataDir: %w", driver.ErrInvalid, err)
+	}
+	if used, err := inUse(c.DataDir); err != nil {
+		return nil, fmt.Errorf("embedded: %w: Config.DataDir: %w", driver.ErrInvalid, err)
+	} else if used {
+		return nil, fmt.Errorf("embedded: start: another server uses the data in %s: stop it, or name another directory", c.DataDir)
 	}
 	etcd, err := embed.StartEtcd(config)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: start: %w", err)
 	}
 	s := &Server{etcd: etcd, level: level, ended: make(chan struct{})}
+	if c.InitialCluster != "" && ofSingle(etcd) {
+		s.abandon()
+		return nil, fmt.Errorf("embedded: %w: Config.DataDir %q: it has the data of a single node, which stays one: name an empty directory, or restore a snapshot into one on each node",
+			driver.ErrInvalid, c.DataDir)
+	}
 	select {
 	case <-etcd.Server.ReadyNotify():
 	case <-etcd.Server.StopNotify():
@@ -130,6 +141,19 @@ func (s *Server) Close() {
 	})
 	<-s.ended
 }
+
+// ofSingle reports whether the data are those of a node that was begun without InitialCluster. etcd goes on with them, whatever the configuration says.
+func ofSingle(etcd *embed.Etcd) bool {
+	for _, member := range etcd.Server.Cluster().Members() {
+		if slices.Contains(member.PeerURLs, singlePeer.String()) {
+			return true
+		}
+	}
+	return false
+}
+
+// singlePeer is the address of a node that has no others.
+var singlePeer = url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 
 // abandon closes a server that does not serve yet: etcd's own Close would wait until it does.
 func (s *Server) abandon() {
@@ -187,6 +211,11 @@ func (c Config) translate(logger *zap.Logger) (*embed.Config, error) {
 	if c.PeerCAFile != "" && c.PeerCertFile == "" {
 		return nil, invalid("PeerCAFile", c.PeerCAFile, "give PeerCertFile and PeerKeyFile too")
 	}
+	if err := c.checkFiles(); err != nil {
+		return nil, err
+	}
+	// etcd's gateway for JSON is a client of its own server, with the server's certificate, which clients need not accept from it: it would try for ever.
+	e.EnableGRPCGateway = c.ClientCAFile == ""
 	e.ClientTLSInfo = transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile, TrustedCAFile: c.ClientCAFile, ClientCertAuth: c.ClientCAFile != ""}
 	e.PeerTLSInfo = transport.TLSInfo{CertFile: c.PeerCertFile, KeyFile: c.PeerKeyFile, TrustedCAFile: c.PeerCAFile, ClientCertAuth: c.PeerCAFile != ""}
 	clients, err := listenURL("Listen", c.Listen, c.CertFile != "")
@@ -208,9 +237,8 @@ func (c Config) translate(logger *zap.Logger) (*embed.Config, error) {
 // peers fills in what nodes know of each other.
 func (c Config) peers(e *embed.Config) error {
 	if c.InitialCluster == "" {
-		alone := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
-		e.Name, e.ListenPeerUrls, e.AdvertisePeerUrls = "single", []url.URL{alone}, []url.URL{alone}
-		e.InitialCluster = e.Name + "=" + alone.String()
+		e.Name, e.ListenPeerUrls, e.AdvertisePeerUrls = "single", []url.URL{singlePeer}, []url.URL{singlePeer}
+		e.InitialCluster = e.Name + "=" + singlePeer.String()
 		return nil
 	}
 	listen, err := listenURL("PeerListen", c.PeerListen, c.PeerCertFile != "")

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -163,15 +165,39 @@ func TestThreeNodes(t *testing.T) {
 	}
 }
 
+// The data are one server's at a time, and a single node's stay one's.
+func TestDataOfAnother(t *testing.T) {
+	t.Parallel()
+	c := embedded.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}
+	server := start(t, c)
+	if s, err := embedded.Start(deadline(t), c); err == nil || !strings.Contains(err.Error(), "another server uses the data in "+c.DataDir) {
+		t.Errorf("a second server with the data: %v, %v", s, err)
+	}
+	server.Close()
+	c.Name, c.PeerListen, c.InitialCluster = "a", "127.0.0.1:0", "a=127.0.0.1:2380,b=127.0.0.1:2381,c=127.0.0.1:2382"
+	c.LogLevel = "fatal"
+	if s, err := embedded.Start(deadline(t), c); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "single node") {
+		t.Errorf("one of three with the data of a single node: %v, %v", s, err)
+	}
+	c.Name, c.PeerListen, c.InitialCluster = "", "", ""
+	start(t, c) // it has them as before
+}
+
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	text := filepath.Join(dir, "text.pem")
+	if err := os.WriteFile(text, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, c := range map[string]embedded.Config{
 		"Config.DataDir":        {},
 		"Config.Listen":         {DataDir: dir, Listen: "localhost:2379"},
 		"Config.Advertise":      {DataDir: dir, Listen: "0.0.0.0:2379"},
 		"Config.CertFile":       {DataDir: dir, KeyFile: "key.pem"},
 		"Config.ClientCAFile":   {DataDir: dir, ClientCAFile: "ca.pem"},
+		"cannot read none.pem":  {DataDir: dir, CertFile: "none.pem", KeyFile: "key.pem"},
+		"Config.PeerCertFile":   {DataDir: dir, PeerCertFile: text, PeerKeyFile: text},
 		"Config.Name":           {DataDir: dir, Name: "a"},
 		"Config.InitialCluster": {DataDir: dir, Name: "a", PeerListen: "127.0.0.1:2380", InitialCluster: "a=127.0.0.1:2380,b=127.0.0.1:2381"},
 		"add this node":         {DataDir: dir, Name: "d", PeerListen: "127.0.0.1:2380", InitialCluster: "a=127.0.0.1:2380,b=127.0.0.1:2381,c=127.0.0.1:2382"},
