@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -21,6 +22,7 @@ type standing struct {
 	index         uint64 // of the entry then, or since
 	value         []byte // which was published then
 	wait          *wait  // after a refusal
+	heir          string // the key by which it has offered, or may have, to be the next; empty: there is none
 
 	// doubt is until when a write that would take the election may still have an effect although its caller has given up; zero: there is none.
 	doubt time.Time
@@ -35,6 +37,11 @@ type wait struct {
 	delayed bool        // nobody holds the election, but its lock-delay keeps it
 	over    bool        // Await has seen it vacant
 	entry   *api.KVPair // as it was then
+
+	since  uint64 // the index at which another led
+	leader string // the session that did
+	queue  bool   // it would be the leader's heir
+	value  []byte // which it would publish
 }
 
 const (
@@ -72,7 +79,7 @@ func (s *session) tidy(n *standing) {
 	if !n.doubt.IsZero() && time.Now().After(n.doubt) {
 		n.doubt = time.Time{}
 	}
-	if n.calls == 0 && n.reported == 0 && n.wait == nil && n.doubt.IsZero() {
+	if n.calls == 0 && n.reported == 0 && n.wait == nil && n.heir == "" && n.doubt.IsZero() {
 		delete(s.standings, n.election)
 	}
 }
@@ -128,7 +135,7 @@ func (s *session) acquire(ctx context.Context, n *standing, bid driver.Bid) (dri
 				now, err = s.store.write(ctx, "publish in "+strconv.Quote(n.election), change(entry.ModifyIndex, s.lockOp(n.key, encode(bid.Value, token))))
 			}
 		default:
-			return s.refuse(ctx, n, entry)
+			return s.refuse(ctx, n, entry, bid)
 		}
 		switch {
 		case errors.Is(err, errChanged):
@@ -165,6 +172,9 @@ func (s *session) report(n *standing, token, index uint64, value []byte) driver.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n.reported, n.index, n.value, n.wait = token, index, bytes.Clone(value), nil
+	if n.heir != "" {
+		s.store.wg.Go(func() { _ = s.withdraw(s.ctx, n) }) // it ends with the session at the latest
+	}
 	return driver.Record{Election: n.election, Leader: s.member, Session: s.id, Token: token, Value: bytes.Clone(value)}
 }
 
@@ -175,7 +185,8 @@ func (s *session) has(n *standing, token uint64) bool {
 	return n.reported == token
 }
 
-// seen returns the entry that Await has seen vacant, once.
+// seen returns the entry that Await has seen, once: that it was vacant, or given to this session. An entry of the session's that is older than another's term is of a
+// term before.
 func (s *session) seen(n *standing) (*api.KVPair, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +195,11 @@ func (s *session) seen(n *standing) (*api.KVPair, bool) {
 		return nil, false
 	}
 	n.wait = nil
-	return w.entry, vacant(w.entry) // that it is held has to be read with certainty
+	if !vacant(w.entry) && w.entry.ModifyIndex > w.since {
+		n.heir = "" // its key went when the leader gave the election
+		return w.entry, true
+	}
+	return w.entry, vacant(w.entry)
 }
 
 // take takes an election that was vacant at an index. Whatever else happens to the election makes a write that is late without effect.
@@ -199,9 +214,10 @@ func (s *session) take(ctx context.Context, n *standing, index uint64, value []b
 }
 
 // refuse returns ErrHeld with who holds the election, and notes what to wait for.
-func (s *session) refuse(ctx context.Context, n *standing, entry *api.KVPair) (driver.Record, error) {
+func (s *session) refuse(ctx context.Context, n *standing, entry *api.KVPair, bid driver.Bid) (driver.Record, error) {
+	w := &wait{index: entry.ModifyIndex, since: entry.ModifyIndex, leader: entry.Session, queue: bid.Queue, value: bytes.Clone(bid.Value)}
 	s.mu.Lock()
-	n.reported, n.wait = 0, &wait{index: entry.ModifyIndex}
+	n.reported, n.wait = 0, w
 	s.mu.Unlock()
 	r, err := s.store.record(ctx, n.election, entry)
 	if err != nil {
@@ -227,6 +243,8 @@ func (s *session) Await(ctx context.Context, election string) error {
 }
 
 func (s *session) await(ctx context.Context, n *standing, w *wait) error {
+	var offers sync.WaitGroup
+	defer offers.Wait()
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
@@ -237,6 +255,19 @@ func (s *session) await(ctx context.Context, n *standing, w *wait) error {
 		}
 		return context.Cause(waiting)
 	}
+	var turn sync.Mutex
+	leader := ""
+	offer := func(to string) {
+		if w.queue && to != leader {
+			leader = to
+			offers.Go(func() {
+				turn.Lock()
+				defer turn.Unlock()
+				s.offer(waiting, n, to, w.value)
+			})
+		}
+	}
+	offer(w.leader)
 	for {
 		entry, next, err := s.store.wait(waiting, n.key, w.index, waitTime, false)
 		if err != nil {
@@ -252,6 +283,7 @@ func (s *session) await(ctx context.Context, n *standing, w *wait) error {
 			return nil
 		}
 		s.mu.Unlock()
+		offer(entry.Session)
 	}
 }
 
@@ -271,6 +303,12 @@ func (s *session) Release(ctx context.Context, election string, token uint64) er
 	}
 	n := s.enter(election)
 	defer s.leave(n)
+	if token == 0 {
+		// From now on nobody gives it the election; if somebody has, that is found.
+		if err := s.withdraw(ctx, n); err != nil && !errors.Is(err, driver.ErrSessionLost) {
+			return s.failed(err)
+		}
+	}
 	if err := s.release(ctx, n, token); err != nil && !errors.Is(err, driver.ErrSessionLost) {
 		return s.failed(err)
 	}
@@ -292,6 +330,11 @@ func (s *session) release(ctx context.Context, n *standing, token uint64) error 
 		at = n.index
 	}
 	s.mu.Unlock()
+	if at != 0 {
+		if given, err := s.bequeath(ctx, n, at); given || err != nil {
+			return err
+		}
+	}
 	for {
 		if at == 0 {
 			entry, err := s.store.read(ctx, n.key)

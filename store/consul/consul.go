@@ -133,7 +133,7 @@ func (s *Store) Info() driver.Info {
 		Caveats: []string{
 			"Consul ends a session up to two TTLs after its last renewal, and later when its servers elect another leader among themselves: a member that died is replaced that late.",
 			"Each wait and each watch is an HTTP request that stays open: an agent takes 200 connections from one address unless limits.http_max_conns_per_client is raised.",
-			"There is no queue: when a leader goes all its followers try.",
+			"There is one place in the queue: a leader that resigns hands over to whoever has it. When it dies, or nobody has it, all its followers try.",
 			"Keys that are copied to another datacenter's cluster (consul kv import) begin anew with its indexes, and tokens with them.",
 		},
 	}

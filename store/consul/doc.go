@@ -5,6 +5,7 @@
 //
 //	election E        key PREFIX + E, locked by the leader's session; its value is what the leader publishes
 //	session S of M    key PREFIX + "_tenure/members/" + M + "/" + S, locked by S; its value are requests to resign
+//	heir of S for E   the key of S + "/" + E, locked by the session that S is to give the election to; its value is what that would publish
 //
 // The token is the ModifyIndex of the write that took the lock: an index of Consul's Raft log, which no deletion takes back. A leader that publishes another value
 // writes the token before it, because that write has an index of its own.

@@ -76,25 +76,41 @@ const (
 var errSilent = fmt.Errorf("no answer within %v, although Consul answers a waiting request after %v: the connection or the server is dead", silence, waitTime)
 
 // wait reads a key once its index is not the one given any more, or the time has passed. 0: at once. It returns the index to wait for next.
-func (s *Store) wait(ctx context.Context, key string, index uint64, limit time.Duration, consistent bool) (*api.KVPair, uint64, error) {
+func (s *Store) wait(ctx context.Context, key string, index uint64, limit time.Duration, consistent bool) (entry *api.KVPair, next uint64, err error) {
+	next, err = s.waitWith(ctx, fmt.Sprintf("wait for key %q", key), index, limit, consistent, func(q *api.QueryOptions) (meta *api.QueryMeta, err error) {
+		entry, meta, err = s.client.KV().Get(key, q)
+		return meta, err
+	})
+	return entry, next, err
+}
+
+// waitTree does so with the keys below a prefix.
+func (s *Store) waitTree(ctx context.Context, prefix string, index uint64, limit time.Duration) (entries api.KVPairs, next uint64, err error) {
+	next, err = s.waitWith(ctx, fmt.Sprintf("wait for keys below %q", prefix), index, limit, false, func(q *api.QueryOptions) (meta *api.QueryMeta, err error) {
+		entries, meta, err = s.client.KV().List(prefix, q)
+		return meta, err
+	})
+	return entries, next, err
+}
+
+func (s *Store) waitWith(ctx context.Context, doing string, index uint64, limit time.Duration, consistent bool, read func(*api.QueryOptions) (*api.QueryMeta, error)) (uint64, error) {
 	call, cancel := s.bound(ctx)
 	defer cancel()
 	call, end := context.WithTimeoutCause(call, limit+silence-waitTime, errSilent)
 	defer end()
 	q := &api.QueryOptions{WaitIndex: index, WaitTime: limit, RequireConsistent: consistent}
-	entry, meta, err := s.client.KV().Get(key, q.WithContext(call))
+	meta, err := read(q.WithContext(call))
 	if err != nil {
 		if ctx.Err() == nil && s.ctx.Err() == nil && errors.Is(context.Cause(call), errSilent) {
 			err = errSilent
 		}
-		return nil, index, s.failed(ctx, toReadKeys, fmt.Sprintf("wait for key %q", key), err)
+		return index, s.failed(ctx, toReadKeys, doing, err)
 	}
 	s.allowed.Or(toReadKeys)
-	next := meta.LastIndex
-	if next < index {
-		next = 0 // as after a restore: begin anew
+	if meta.LastIndex < index {
+		return 0, nil // as after a restore: begin anew
 	}
-	return entry, next, nil
+	return meta.LastIndex, nil
 }
 
 // errChanged says that the condition of a transaction was not met.
@@ -139,7 +155,7 @@ func (s *Store) write(ctx context.Context, doing string, ops api.TxnOps) (uint64
 			return 0, driver.ErrSessionLost
 		case strings.Contains(what, "lock delay"):
 			return 0, errDelayed
-		case e.OpIndex == 0 || strings.HasPrefix(what, "failed to"):
+		case e.OpIndex == 0 || strings.HasPrefix(what, "failed "):
 			return 0, errChanged
 		}
 	}

@@ -26,12 +26,14 @@ type session struct {
 	ctx     context.Context // ends with the session here
 	cancel  context.CancelFunc
 	changed chan struct{} // buffer of one
+	buried  chan struct{} // closed when a session that is lost was destroyed in Consul, or could not be
 
 	mu           sync.Mutex
 	lost, closed bool
 	deadline     time.Time
 	timer        *time.Timer // that loses it at the deadline
 	standings    map[string]*standing
+	heirs        map[string]*api.KVPair // of the elections that it leads, by their keys
 }
 
 var _ driver.Session = (*session)(nil)
@@ -53,7 +55,7 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 	if err != nil {
 		return nil, err
 	}
-	n := &session{store: s, id: id, member: member, key: s.layout.member(member, id), ttl: ttl, changed: make(chan struct{}, 1), standings: make(map[string]*standing)}
+	n := &session{store: s, id: id, member: member, key: s.layout.member(member, id), ttl: ttl, changed: make(chan struct{}, 1), buried: make(chan struct{}), standings: make(map[string]*standing)}
 	if err := n.enterMember(ctx); err != nil {
 		_ = n.destroy(ctx) // else it lapses
 		return nil, err
@@ -126,12 +128,21 @@ func (s *session) expire() {
 	}
 }
 
-// lose ends the session here. The mutex is held.
+// lose ends the session here, and in Consul, which would keep it for up to one more TTL: as somebody's heir it would be given what it cannot take. The mutex is held.
 func (s *session) lose() {
+	if s.lost {
+		return
+	}
 	s.lost = true
 	s.timer.Stop()
 	s.cancel()
 	signal(s.changed)
+	s.store.wg.Go(func() {
+		defer close(s.buried)
+		ctx, cancel := context.WithTimeout(s.store.ctx, s.ttl)
+		defer cancel()
+		_ = s.destroy(ctx) // else Consul ends it in time
+	})
 }
 
 // failed returns what an error of a call means for the session.
@@ -157,6 +168,12 @@ func (s *session) failed(err error) error {
 // KeepAlive renews the session in Consul and then reads what it holds of the elections that it has to do with.
 func (s *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 	if err := s.alive(ctx); err != nil {
+		if errors.Is(err, driver.ErrSessionLost) {
+			select {
+			case <-s.buried:
+			case <-ctx.Done():
+			}
+		}
 		return driver.Grant{}, err
 	}
 	grant, err := s.keepAlive(ctx)
@@ -200,6 +217,7 @@ func (s *session) keepAlive(ctx context.Context) (driver.Grant, error) {
 			grant.Namesake = id
 		}
 	}
+	s.withdrawStrays(ctx)
 	if !own {
 		// An administrator has deleted it. What is at stake are only requests to resign: the next renewal tries again.
 		_ = s.enterMember(ctx)
@@ -284,21 +302,33 @@ func (s *session) compare(before map[string]uint64, entries map[string]*api.KVPa
 	return grant
 }
 
-// watch signals when the session's own key changes: because the session has ended, or because somebody asks it to resign.
+// watch signals when the session's own key changes: because the session has ended, or because somebody asks it to resign. It also keeps in mind who the heirs are.
 func (s *session) watch() {
 	var next, last uint64
 	for first, failures := true, 0; s.ctx.Err() == nil; {
-		entry, after, err := s.store.wait(s.ctx, s.key, next, waitTime, false)
+		entries, after, err := s.store.waitTree(s.ctx, s.key, next, waitTime)
 		if err != nil {
 			failures++
 			pause(s.ctx, min(100*time.Millisecond<<min(failures, 6), 5*time.Second))
 			continue
 		}
 		failures = 0
-		if now := index(entry); !first && now != last || vacant(entry) && after != next {
+		var own *api.KVPair
+		heirs := make(map[string]*api.KVPair)
+		for _, entry := range entries {
+			if entry.Key == s.key {
+				own = entry
+			} else if entry.Session != "" {
+				heirs[entry.Key] = entry
+			}
+		}
+		s.mu.Lock()
+		s.heirs = heirs
+		s.mu.Unlock()
+		if now := index(own); !first && now != last || vacant(own) && after != next {
 			signal(s.changed)
 		}
-		first, last, next = false, index(entry), after
+		first, last, next = false, index(own), after
 	}
 }
 

@@ -1,0 +1,121 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/gotenure/tenure/driver"
+)
+
+// Consul has no queue, but one place in it: one of those who wait locks the heir's key of the election and the leader, with the value that it would publish. A
+// leader that resigns locks the election for that session, in the same transaction in which it unlocks it for its own. So a handover takes one write, and nobody
+// but the heir has to do anything. Without an heir all who wait try to lock it.
+
+// spread is within which time those who wait for a new leader look whether it has an heir, by chance.
+const spread = 100 * time.Millisecond
+
+// heir returns the key of the heir for an election that a session leads, whose own key is given. It lies below that, so that one request watches both.
+func heir(key, election string) string { return key + "/" + escape(election) }
+
+// offer makes the session the heir of a leader, if that is one of this library's and has none. When it fails, all who wait will try.
+func (s *session) offer(ctx context.Context, n *standing, leader string, value []byte) {
+	select {
+	case <-time.After(rand.N(spread)):
+	case <-ctx.Done():
+		return
+	}
+	name, err := s.store.name(ctx, leader)
+	if err != nil {
+		return
+	}
+	member := s.store.layout.member(name, leader)
+	key := heir(member, n.election)
+	s.mu.Lock()
+	earlier := n.heir
+	s.mu.Unlock()
+	if earlier != "" && earlier != key && s.withdraw(ctx, n) != nil {
+		return
+	}
+	read := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVGet, Key: member}}, {KV: &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key}}}
+	call, cancel := s.store.bound(ctx)
+	defer cancel()
+	ok, r, _, err := s.store.client.Txn().Txn(read, (&api.QueryOptions{}).WithContext(call))
+	if err != nil || !ok || len(r.Results) != 2 || r.Results[1].KV.CreateIndex != 0 {
+		return
+	}
+	s.mu.Lock()
+	n.heir = key // for it may have an effect that is not known
+	s.mu.Unlock()
+	_, err = s.store.write(ctx, "wait for "+strconv.Quote(n.election), change(0, s.lockOp(key, encode(value, 0))))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case errors.Is(err, errChanged), errors.Is(err, errDelayed), errors.Is(err, driver.ErrInvalid):
+		n.heir = ""
+	case err != nil:
+		n.doubt = time.Now().Add(doubtful)
+	}
+}
+
+// withdraw ends an offer, if there is one. One whose answer was lost may still come to be: then it is withdrawn again, by renewals.
+func (s *session) withdraw(ctx context.Context, n *standing) error {
+	s.mu.Lock()
+	key := n.heir
+	s.mu.Unlock()
+	if key == "" {
+		return nil
+	}
+	own := &api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: s.id}
+	_, err := s.store.write(ctx, "leave the queue of "+strconv.Quote(n.election), api.TxnOps{{KV: own}, {KV: &api.KVTxnOp{Verb: api.KVDelete, Key: key}}})
+	if err != nil && !errors.Is(err, errChanged) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n.heir == key && !time.Now().Before(n.doubt) {
+		n.heir = ""
+	}
+	s.tidy(n)
+	return nil
+}
+
+// withdrawStrays withdraws offers that nobody waits by any more.
+func (s *session) withdrawStrays(ctx context.Context) {
+	s.mu.Lock()
+	var strays []*standing
+	for _, n := range s.standings {
+		if n.heir != "" && n.wait == nil && n.calls == 0 {
+			strays = append(strays, n)
+		}
+	}
+	s.mu.Unlock()
+	for _, n := range strays {
+		if s.withdraw(ctx, n) != nil {
+			return // the next renewal goes on
+		}
+	}
+}
+
+// bequeath gives a term that the session has reported to the heir. It reports false when that had no effect: there is none, or something has changed.
+func (s *session) bequeath(ctx context.Context, n *standing, at uint64) (bool, error) {
+	s.mu.Lock()
+	next := s.heirs[heir(s.key, n.election)]
+	s.mu.Unlock()
+	if next == nil {
+		return false, nil
+	}
+	ops := append(change(at, &api.KVTxnOp{Verb: api.KVUnlock, Key: n.key, Flags: flags, Session: s.id}),
+		&api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVCheckIndex, Key: next.Key, Index: next.ModifyIndex}}, // delete-cas is content when there is none
+		&api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: next.Key}},
+		&api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVLock, Key: n.key, Value: next.Value, Flags: flags, Session: next.Session}})
+	_, err := s.store.write(ctx, "hand "+strconv.Quote(n.election)+" over", ops)
+	if errors.Is(err, errChanged) || errors.Is(err, errDelayed) || errors.Is(err, driver.ErrSessionLost) {
+		return false, nil // whose session is lost, the other attempt tells
+	}
+	return err == nil, err
+}
