@@ -43,7 +43,7 @@ func (s *session) check(ctx context.Context, revision int64) (map[string]uint64,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked, s.differs, s.digested, s.checked = asked, differs, news, max(s.checked, revision)
+	s.asked, s.differs, s.digested, s.checked = asked, differs, news, revision
 	if !differs {
 		return nil, nil
 	}

@@ -40,7 +40,7 @@ type session struct {
 	// What KeepAlive needs to know whether it has to read what the session holds.
 	news     uint64 // counts what was heard that may matter
 	digested uint64 // the count of news when they were last read
-	checked  int64  // the revision up to which what is held was last read
+	checked  int64  // the revision after which what is held was last read
 	differs  bool   // it differed from what calls have reported
 	roster   bool   // sessions of the member's name have come or gone
 	namesake string
@@ -203,8 +203,13 @@ func (s *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 	grant := driver.Grant{TTL: time.Duration(r.TTL) * time.Second}
 	s.mu.Lock()
 	// What was deleted before this call began was deleted at a revision up to the answer's.
-	current := s.news == s.digested && !s.differs && r.Header.Revision <= s.checked
+	current := s.news == s.digested && !s.differs && r.Header.Revision == s.checked
+	back := r.Header.Revision < s.checked
 	s.mu.Unlock()
+	if back {
+		// The servers were given older data, or this one lags behind the one before. Watches wait for revisions that may come again with other changes.
+		s.stir()
+	}
 	if !current {
 		if grant.Holds, err = s.check(ctx, r.Header.Revision); err != nil {
 			return driver.Grant{}, s.failed(err)
