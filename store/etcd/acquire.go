@@ -118,6 +118,8 @@ func (s *session) acquire(ctx context.Context, n *standing, bid driver.Bid) (dri
 			}
 		case v.own == nil && v.first == nil:
 			empty = v.revision
+		case v.first == nil:
+			// The session's own key has gone between two reads.
 		case v.own != nil && v.first.CreateRevision == v.own.CreateRevision:
 			published, err := s.publish(ctx, v.own, bid)
 			if err != nil {
@@ -193,13 +195,18 @@ func only(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return kvs[0]
 }
 
-// complete fills in the first candidate and the one before the session's own, from what was read and otherwise by reading more.
+// complete fills in the first candidate and the one before the session's own, from what was read and otherwise by reading more. When the session has a key the revision stays
+// that at which it was there: who watches from it on misses nothing that happens between two reads.
 func (s *session) complete(ctx context.Context, n *standing, v view, head *pb.RangeResponse, tail []*mvccpb.KeyValue) (view, error) {
 	first, known := s.store.layout.pick(n.election, head.Kvs, head.More)
 	var err error
 	if !known {
-		if first, v.revision, err = s.store.first(ctx, n.election); err != nil {
+		var later int64
+		if first, later, err = s.store.first(ctx, n.election); err != nil {
 			return v, err
+		}
+		if v.own == nil {
+			v.revision = later
 		}
 	}
 	v.first = first
@@ -215,7 +222,7 @@ func (s *session) complete(ctx context.Context, n *standing, v view, head *pb.Ra
 			return v, nil
 		}
 	}
-	v.before, v.revision, err = s.store.end(ctx, n.election, clientv3.SortDescend, v.own.CreateRevision)
+	v.before, _, err = s.store.end(ctx, n.election, clientv3.SortDescend, v.own.CreateRevision)
 	if errors.Is(err, driver.ErrCorrupt) {
 		err = nil // it is not at the head: whoever is next will say so
 	}
@@ -249,7 +256,7 @@ func (s *session) add(ctx context.Context, n *standing, bid driver.Bid, empty in
 		}
 		return s.complete(ctx, n, v, r.Responses[1].GetResponseRange(), nil)
 	}
-	v.own = &mvccpb.KeyValue{Key: []byte(n.key), Value: bid.Value, CreateRevision: v.revision, ModRevision: v.revision, Lease: int64(s.lease)}
+	v.own = &mvccpb.KeyValue{Key: []byte(n.key), Value: bytes.Clone(bid.Value), CreateRevision: v.revision, ModRevision: v.revision, Lease: int64(s.lease)}
 	s.noted(n, v.revision)
 	if !bid.Queue {
 		v.first = v.own

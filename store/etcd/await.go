@@ -94,7 +94,7 @@ func (s *session) await(ctx context.Context, w *wait) error {
 
 // stands reports whether the keys of a wait are there as they were, and at which revision.
 func (s *session) stands(ctx context.Context, w *wait) (there bool, revision int64, err error) {
-	reads := []clientv3.Op{clientv3.OpGet(w.key, clientv3.WithKeysOnly())}
+	reads := []clientv3.Op{clientv3.OpGet(w.key)} // with the lease, which etcd 3.7 leaves out of keys alone
 	if w.sole {
 		reads = append(reads, clientv3.OpGet(string(w.own.Key)))
 	}
@@ -107,6 +107,9 @@ func (s *session) stands(ctx context.Context, w *wait) (there bool, revision int
 		s.mu.Lock()
 		w.gone = true
 		s.mu.Unlock()
+		return false, 0, nil
+	}
+	if !intact(before) {
 		return false, 0, nil
 	}
 	if w.sole {
@@ -135,6 +138,8 @@ func (w *wait) scope() (key string, opts []clientv3.OpOption) {
 func (w *wait) digest(events []*clientv3.Event) (over bool) {
 	for _, e := range events {
 		switch key := string(e.Kv.Key); {
+		case e.Kv.ModRevision <= w.revision:
+			// Servers before 3.5.22 and 3.6.2 may tell what was before, when the watch began at one that lagged behind (etcd-io/etcd#20221).
 		case key != w.key && w.own != nil && key == string(w.own.Key):
 			w.proven, w.sole = 0, false // somebody else has written it
 			return true
@@ -144,8 +149,8 @@ func (w *wait) digest(events []*clientv3.Event) (over bool) {
 			if w.sole {
 				w.proven = e.Kv.ModRevision
 			}
-		case !w.sole:
-			over = true // its owner says that it leads
+		case !w.sole || !intact(e.Kv):
+			over = true // its owner says that it leads, or somebody else has written it so that it would never lapse
 		}
 	}
 	return over

@@ -1,7 +1,9 @@
 package etcd_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -31,7 +33,7 @@ func TestNextInLineLeadsWithoutAsking(t *testing.T) {
 	}
 	await := func(c candidate) {
 		go func() { c.awaited <- c.Await(deadline(t), "e") }()
-		time.Sleep(100 * time.Millisecond) // a candidate whose watch is not there yet reads, which the test would take for a fault
+		time.Sleep(time.Second) // a candidate whose watch is not there yet reads, which the test would take for a fault
 	}
 	leads := func(c candidate, release func() error) {
 		t.Helper()
@@ -129,6 +131,116 @@ func TestLateNews(t *testing.T) {
 			if err := n.Close(deadline(t)); err != nil {
 				t.Error(err)
 			}
+		}
+	}
+}
+
+// A candidate's bid is the caller's again once the call has returned: what becomes of its bytes changes nothing of what was and of what is to be published.
+func TestBidIsNotKept(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartEtcd(t)
+	s := openStore(t, server.URL())
+	holder, waiter := openSession(t, s, "holder", time.Hour), openSession(t, s, "waiter", time.Hour)
+	held := acquire(t, holder, "e")
+	bid := driver.Bid{Election: "e", Value: []byte("old"), Queue: true}
+	if _, err := waiter.Acquire(deadline(t), bid); !errors.Is(err, driver.ErrHeld) {
+		t.Fatal(err)
+	}
+	awaited := make(chan error, 1)
+	go func() { awaited <- waiter.Await(deadline(t), "e") }()
+	time.Sleep(100 * time.Millisecond) // as above
+	if err := holder.Release(deadline(t), "e", held.Token); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-awaited; err != nil {
+		t.Fatal(err)
+	}
+	copy(bid.Value, "new")
+	if _, err := waiter.Acquire(deadline(t), bid); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Get(deadline(t), "e"); err != nil || string(r.Value) != "new" {
+		t.Errorf("%q is published (%v); want new", r.Value, err)
+	}
+}
+
+// Somebody writes the leader's key so that it does not end with its owner, who dies. Who waits says so, as it would wait for ever, and leads when the key is deleted.
+func TestOverwrittenByTheDead(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartEtcd(t)
+	operator := connect(t, server.URL())
+	s := openStore(t, server.URL())
+	for i, name := range []string{"next", "one behind"} {
+		election := fmt.Sprint("e", i)
+		holder, waiter := openSession(t, s, "holder", time.Hour), openSession(t, s, "waiter", time.Hour)
+		acquire(t, holder, election)
+		before, dead := holder, []driver.Session{holder}
+		if i == 1 {
+			before = openSession(t, s, "between", time.Hour)
+			dead = append(dead, before)
+			queue(t, before, election)
+		}
+		queue(t, waiter, election)
+		awaited := make(chan error, 1)
+		go func() { awaited <- waiter.Await(deadline(t), election) }()
+		key := election + "/" + before.ID()
+		must(operator.Put(deadline(t), key, "x"))(t)
+		for _, n := range dead {
+			must(operator.Revoke(deadline(t), leaseOf(t, n.ID())))(t)
+		}
+		if err := <-awaited; err != nil {
+			t.Fatalf("%s: Await: %v", name, err)
+		}
+		bid := driver.Bid{Election: election, Queue: true}
+		eventually(t, func() string {
+			if _, err := waiter.Acquire(deadline(t), bid); !errors.Is(err, driver.ErrCorrupt) {
+				return fmt.Sprintf("%s: Acquire: %v; want ErrCorrupt", name, err)
+			}
+			return ""
+		})
+		must(operator.Delete(deadline(t), key))(t)
+		if _, err := waiter.Acquire(deadline(t), bid); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Elections whose names go on with a slash stand in the same range, and make a candidate read more than once. The leader goes between two of those reads: nobody sleeps through that.
+func TestReleasedBetweenReads(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartEtcd(t)
+	proxy := testserver.StartProxy(t, server.Addr())
+	other := openStore(t, server.URL())
+	holder, beside := openSession(t, other, "holder", time.Hour), openSession(t, other, "beside", time.Hour)
+	waiter := openSession(t, openStore(t, proxy.URL(server.URL())), "waiter", time.Hour)
+	for try := range 8 {
+		election := fmt.Sprint("e", try)
+		held := acquire(t, holder, election)
+		acquire(t, beside, election+"/eu")
+		proxy.Delay(testserver.ToClient, 100*time.Millisecond)
+		refused := make(chan error, 1)
+		go func() {
+			_, err := waiter.Acquire(deadline(t), driver.Bid{Election: election, Queue: true})
+			refused <- err
+		}()
+		time.Sleep(time.Duration(50+50*try) * time.Millisecond) // some of these are between two reads
+		if err := holder.Release(deadline(t), election, held.Token); err != nil {
+			t.Fatal(err)
+		}
+		proxy.Heal()
+		if err := <-refused; err == nil {
+			continue
+		} else if !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(deadline(t), 10*time.Second)
+		err := waiter.Await(ctx, election)
+		cancel()
+		if err != nil {
+			t.Fatalf("try %d: the leader went before Await, which sleeps: %v", try, err)
+		}
+		if _, err := waiter.Acquire(deadline(t), driver.Bid{Election: election, Queue: true}); err != nil {
+			t.Errorf("try %d: %v", try, err)
 		}
 	}
 }
