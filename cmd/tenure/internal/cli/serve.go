@@ -6,6 +6,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,12 +65,18 @@ func runServe(cmd *cobra.Command, c embedded.Config) error {
 		c.DataDir = filepath.Join(filepath.Dir(file), "serve")
 	}
 	ctx := cmd.Context()
+	notice := time.AfterFunc(waitNotice, func() {
+		if c.InitialCluster != "" {
+			fmt.Fprintln(os.Stderr, "tenure: waiting for a majority of the nodes in --initial-cluster: start them, and check that they reach each other at the addresses in it")
+		}
+	})
 	server, err := embedded.Start(ctx, c)
+	notice.Stop()
 	switch {
 	case ctx.Err() != nil:
 		return nil // it was told to stop before it served
 	case errors.Is(err, driver.ErrInvalid):
-		return &exitError{codeConfig, err}
+		return &exitError{codeConfig, byFlags(err)}
 	case err != nil:
 		return &exitError{codeUnavailable, err}
 	}
@@ -87,6 +96,33 @@ func runServe(cmd *cobra.Command, c embedded.Config) error {
 		return fail(codeUnavailable, "serve: the server has ended by itself: see its log above")
 	}
 }
+
+// serveFlags are the flags by the fields of embedded.Config.
+var serveFlags = map[string]string{
+	"DataDir": "--data-dir", "Listen": "--listen", "Advertise": "--advertise", "Name": "--name", "PeerListen": "--peer-listen", "InitialCluster": "--initial-cluster",
+	"CertFile": "--cert", "KeyFile": "--key", "ClientCAFile": "--client-ca", "PeerCertFile": "--peer-cert", "PeerKeyFile": "--peer-key", "PeerCAFile": "--peer-ca",
+	"LogLevel": "--log-level",
+}
+
+// field is the name of one, as a word of its own that is not part of a path.
+var field = regexp.MustCompile(`(Config\.)?\b(Peer)?(DataDir|Listen|Advertise|Name|InitialCluster|CertFile|KeyFile|ClientCAFile|CAFile|LogLevel)\b`)
+
+// byFlags is an error of package embedded in the words of the command line. What is in quotes is the user's.
+func byFlags(err error) error {
+	parts := strings.Split(err.Error(), `"`)
+	for i := 0; i < len(parts); i += 2 {
+		parts[i] = field.ReplaceAllStringFunc(parts[i], func(name string) string {
+			if flag := serveFlags[strings.TrimPrefix(name, "Config.")]; flag != "" {
+				return flag
+			}
+			return name
+		})
+	}
+	return &scrubbed{strings.Replace(strings.Join(parts, `"`), "embedded: invalid: ", "", 1), err}
+}
+
+// waitNotice is how long a node of several starts before it is said what it waits for.
+const waitNotice = 5 * time.Second
 
 func isLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
