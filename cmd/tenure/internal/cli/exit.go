@@ -83,7 +83,7 @@ func storeFailed(err error) error {
 		return err
 	case errors.Is(err, fence.ErrStale):
 		return &exitError{codeRefused, err}
-	case errors.Is(err, driver.ErrInvalid):
+	case errors.Is(err, driver.ErrInvalid), errors.Is(err, errors.ErrUnsupported):
 		return &exitError{codeConfig, err}
 	case errors.Is(err, driver.ErrCorrupt):
 		return &exitError{codeData, err}

@@ -302,7 +302,11 @@ func (j *job) observe(ctx context.Context, member *tenure.Member) {
 		case l.Vacant():
 			j.log.Info("nobody leads", "election", j.options.election, "formerly", last.Leader, "last token", l.Token)
 		default:
-			j.log.Info("somebody else leads", "election", j.options.election, "leader", l.Leader, "token", l.Token, "since", l.AcquiredAt.Format(time.RFC3339))
+			attrs := []any{"election", j.options.election, "leader", l.Leader, "token", l.Token}
+			if !l.AcquiredAt.IsZero() { // not every store knows
+				attrs = append(attrs, "since", l.AcquiredAt.Format(time.RFC3339))
+			}
+			j.log.Info("somebody else leads", attrs...)
 		}
 		if l.Err == nil {
 			last = l

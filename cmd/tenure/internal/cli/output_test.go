@@ -62,6 +62,35 @@ func TestSecretsStaySecret(t *testing.T) {
 	}
 }
 
+// A short password is not looked for within words, of which little would be left.
+func TestShortSecrets(t *testing.T) {
+	for text, want := range map[string]string{
+		"etcd: denied by d":             "etcd: denied by xxxxx",
+		"d=d, d":                        "xxxxx=xxxxx, xxxxx",
+		"etcd://u:d@h: user d: dd addd": "etcd://u:xxxxx@h: user xxxxx: dd addd",
+	} {
+		cause := errors.New(text)
+		if got := scrub(cause, "etcd://u:d@h"); got.Error() != want || !errors.Is(got, cause) {
+			t.Errorf("scrub(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// An error that says itself what to check gets no other remedy, and what a store cannot do is not taken for a store that cannot be reached.
+func TestRemedies(t *testing.T) {
+	at := &location{kind: &storeKind{remedy: "check the server"}, url: "etcd://h"}
+	for text, want := range map[string]string{"refused": ": refused: check the server", "refused: check the certificate": ": refused: check the certificate"} {
+		if got := at.failed("open", errors.New(text)); !strings.HasSuffix(got.Error(), want) {
+			t.Errorf("%q, want %q at its end", got, want)
+		}
+	}
+	err := at.failed("write", fmt.Errorf("the leader cannot be asked: %w", errors.ErrUnsupported))
+	var exit *exitError
+	if !errors.As(err, &exit) || exit.code != codeConfig || strings.Contains(err.Error(), "check") {
+		t.Errorf("%#v: want exit code %d and no remedy", err, codeConfig)
+	}
+}
+
 // The commands refuse a URL of which they cannot tell the password, and show none of it.
 func TestMisreadURLs(t *testing.T) {
 	for raw, refused := range map[string]bool{

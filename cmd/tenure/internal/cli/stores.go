@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/fence"
@@ -153,7 +155,7 @@ func (l *location) failed(doing string, err error) error {
 	err = fmt.Errorf("%s store %s: %w", doing, l, oneLine(scrub(err, l.url)))
 	classified := storeFailed(err)
 	var exit *exitError
-	if errors.As(classified, &exit) && exit.code == codeUnavailable && l.kind.remedy != "" {
+	if errors.As(classified, &exit) && exit.code == codeUnavailable && l.kind.remedy != "" && !strings.Contains(exit.err.Error(), ": check ") {
 		exit.err = fmt.Errorf("%w: %s", exit.err, l.kind.remedy)
 	}
 	return classified
@@ -206,7 +208,7 @@ func redact(raw string) string {
 
 // harmless are the parameters whose values are shown. Others may be a password under a name that is spelled wrong.
 var harmless = []string{
-	"application_name", "bound", "cacert", "cert", "channel_binding", "connect_timeout", "context", "create", "database", "datacenter", "dbname",
+	"acl", "application_name", "bound", "cacert", "cert", "channel_binding", "connect_timeout", "context", "create", "database", "datacenter", "dbname",
 	"default_query_exec_mode", "host", "key", "kubeconfig", "lock-delay", "min-ttl", "network", "pod", "pod-label", "poll", "pool_max_conns", "port", "prefix", "schema",
 	"search_path", "servername", "service", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs", "tls", "token-file", "user",
 }
@@ -250,7 +252,7 @@ func scrub(err error, raw string) error {
 	text := err.Error()
 	clean := text
 	for _, word := range secretsIn(raw) {
-		clean = strings.ReplaceAll(clean, word, "xxxxx")
+		clean = replaceSecret(clean, word)
 	}
 	if u, err := url.Parse(raw); err != nil || u.Host != "" || clean != text {
 		clean = strings.ReplaceAll(clean, raw, redact(raw))
@@ -259,6 +261,33 @@ func scrub(err error, raw string) error {
 		return err
 	}
 	return &scrubbed{clean, err}
+}
+
+// replaceSecret replaces a password. A short one is left where it is a part of a word, for there it tells nothing, and the error would say nothing.
+func replaceSecret(text, word string) string {
+	const short, mask = 4, "xxxxx"
+	if len(word) > short {
+		return strings.ReplaceAll(text, word, mask)
+	}
+	var clean strings.Builder
+	for rest := text; ; {
+		i := strings.Index(rest, word)
+		if i < 0 {
+			return clean.String() + rest
+		}
+		before, _ := utf8.DecodeLastRuneInString(rest[:i])
+		if i == 0 {
+			before, _ = utf8.DecodeLastRuneInString(clean.String())
+		}
+		after, _ := utf8.DecodeRuneInString(rest[i+len(word):])
+		clean.WriteString(rest[:i])
+		if unicode.IsLetter(before) || unicode.IsLetter(after) {
+			clean.WriteString(word)
+		} else {
+			clean.WriteString(mask)
+		}
+		rest = rest[i+len(word):]
+	}
 }
 
 func secretsIn(raw string) []string {

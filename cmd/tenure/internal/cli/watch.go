@@ -203,7 +203,7 @@ func watchLine(now time.Time, l tenure.Leadership, why string) string {
 	case l.Err != nil:
 		return fmt.Sprintf("%s  %s  unknown  (%s)\n", stamp, election, why)
 	case l.Vacant() && l.Token == 0:
-		return fmt.Sprintf("%s  %s  vacant  never led  (%s)\n", stamp, election, why)
+		return fmt.Sprintf("%s  %s  vacant  (%s)\n", stamp, election, why) // nobody has led, or the store has forgotten
 	case l.Vacant():
 		return fmt.Sprintf("%s  %s  vacant  last token %d  (%s)\n", stamp, election, l.Token, why)
 	}
