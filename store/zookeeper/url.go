@@ -103,7 +103,7 @@ func parseURL(raw string) (Config, error) {
 		switch name {
 		case "acl":
 			if value != "open" && value != "creator" || value == "creator" && c.User == "" {
-				return fail("parameter acl=%q: want open, or with a user creator", value)
+				return fail("parameter acl=%q: want open, or creator, which needs USER:PASSWORD before the hosts", value)
 			}
 			c.OpenACL = value == "open"
 		case "tls":
