@@ -327,6 +327,8 @@ func (s *Store) Ask(ctx context.Context, election string, token uint64) error {
 		switch {
 		case err != nil:
 			return err
+		case r.Held() && r.Token == 0 && token == 0:
+			return fmt.Errorf("kubernetes: %q is led by a client of another kind (%s), which cannot be asked: end its process to make it step down: %w", election, r.Leader, errors.ErrUnsupported)
 		case token == 0 || !r.Held() || r.Token != token:
 			return fmt.Errorf("kubernetes: term %d of %s: %w", token, election, driver.ErrNotHeld)
 		case l.asked():
