@@ -148,7 +148,7 @@ func TestTokenIsReplaced(t *testing.T) {
 	o := newOffice(t)
 	const ttl = 9 * time.Second
 	a := startMember(t, url, o, "orders", "a", ttl)
-	o.awaitLeader("a")
+	o.AwaitLeader("a")
 	startMember(t, url, o, "orders", "b", ttl)
 	if _, err := g.admin.ACL().TokenDelete(old.AccessorID, nil); err != nil {
 		t.Fatal(err)
@@ -156,11 +156,11 @@ func TestTokenIsReplaced(t *testing.T) {
 	time.Sleep(ttl / 2) // renewals meet the old token
 	replace()
 	time.Sleep(ttl) // a lease has to pass
-	if got := o.all(); len(got) != 1 || o.leader() != "a" {
-		t.Errorf("the terms are %v and the leader is %q; want one term that goes on", got, o.leader())
+	if got := o.All(); len(got) != 1 || o.Leader() != "a" {
+		t.Errorf("the terms are %v and the leader is %q; want one term that goes on", got, o.Leader())
 	}
 	a.stop()
-	o.awaitLeader("b")
+	o.AwaitLeader("b")
 }
 
 // The token is revoked and stays so for longer than the lease: the leader stops in time. With another one it leads again by itself.
@@ -178,7 +178,7 @@ func TestTokenIsRevoked(t *testing.T) {
 	o := newOffice(t)
 	url := "consul://" + g.Addr() + "?min-ttl=1s&prefix=app/&token-file=" + file
 	startMember(t, url, o, "orders", "a", 3*time.Second)
-	o.awaitLeader("a")
+	o.AwaitLeader("a")
 	startMember(t, url, o, "orders", "b", 3*time.Second)
 	// Both are to have been allowed everything once: then a refusal may pass. So b leads too.
 	pair, _, err := g.admin.KV().Get("app/orders", nil)
@@ -188,18 +188,18 @@ func TestTokenIsRevoked(t *testing.T) {
 	if _, err := g.admin.Session().Destroy(pair.Session, nil); err != nil {
 		t.Fatal(err)
 	}
-	o.awaitLeader("b")
+	o.AwaitLeader("b")
 	if _, err := g.admin.ACL().TokenDelete(old.AccessorID, nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() string {
-		if who := o.leader(); who != "" {
+		if who := o.Leader(); who != "" {
 			return who + " leads on with a token that was revoked"
 		}
 		return ""
 	})
 	put(g.grant(t, sessionRule+keyRule))
-	o.awaitLeader("")
+	o.AwaitLeader("")
 }
 
 // certificates makes an authority and a certificate for the loopback address that serves both ends.

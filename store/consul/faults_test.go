@@ -37,8 +37,8 @@ func TestServerStops(t *testing.T) {
 	for i := range 2 {
 		startMember(t, server.URL(), brief, "brief", fmt.Sprint("brief-", i), short)
 	}
-	long.awaitLeader("long")
-	brief.awaitLeader("brief")
+	long.AwaitLeader("long")
+	brief.AwaitLeader("brief")
 	for _, fault := range []struct {
 		what        string
 		begin, stop func()
@@ -49,18 +49,18 @@ func TestServerStops(t *testing.T) {
 		{"killed and started again", server.Kill, server.Start, 0},
 		{"killed for more than the TTL", server.Kill, server.Start, 2 * short},
 	} {
-		before := len(brief.all())
+		before := len(brief.All())
 		fault.begin()
 		time.Sleep(fault.lasts) // the fault has to last
-		if fault.lasts > short && brief.leader() != "" {
-			t.Errorf("%s: %s leads on although its lease has ended", fault.what, brief.leader())
+		if fault.lasts > short && brief.Leader() != "" {
+			t.Errorf("%s: %s leads on although its lease has ended", fault.what, brief.Leader())
 		}
 		fault.stop()
 		healed := time.Now()
-		brief.awaitLeader("brief")
-		t.Logf("%s: led again %v after it was over, terms %d to %d", fault.what, time.Since(healed).Round(time.Millisecond), before, len(brief.all()))
-		if got := long.all(); len(got) != 1 || long.leader() == "" {
-			t.Errorf("%s: the terms with a lease of two minutes are %v, and the leader is %q; want one that goes on", fault.what, got, long.leader())
+		brief.AwaitLeader("brief")
+		t.Logf("%s: led again %v after it was over, terms %d to %d", fault.what, time.Since(healed).Round(time.Millisecond), before, len(brief.All()))
+		if got := long.All(); len(got) != 1 || long.Leader() == "" {
+			t.Errorf("%s: the terms with a lease of two minutes are %v, and the leader is %q; want one that goes on", fault.what, got, long.Leader())
 		}
 	}
 }
@@ -75,13 +75,13 @@ func TestBlackHole(t *testing.T) {
 			o := newOffice(t)
 			const ttl = 3 * time.Second
 			startMember(t, through(proxy.Addr()), o, "orders", "far", ttl)
-			o.awaitLeader("far")
+			o.AwaitLeader("far")
 			near := startMember(t, server.URL(), o, "orders", "near", ttl)
 			proxy.Blackhole(direction)
-			o.awaitLeader("near")
+			o.AwaitLeader("near")
 			proxy.Heal()
 			near.stop()
-			o.awaitLeader("far")
+			o.AwaitLeader("far")
 		})
 	}
 }
@@ -297,18 +297,18 @@ func TestSessionDestroyed(t *testing.T) {
 	}
 	const ttl = 4 * time.Second
 	startMember(t, server.URL(), o, "orders", "a", ttl)
-	o.awaitLeader("a")
+	o.AwaitLeader("a")
 	b := startMember(t, server.URL(), o, "orders", "b", ttl)
 	destroy("b") // which waits
 	destroy("a") // which leads
 	eventually(t, func() string {
-		if got := o.all(); len(got) < 2 || o.leader() == "" {
+		if got := o.All(); len(got) < 2 || o.Leader() == "" {
 			return fmt.Sprintf("the terms are %v", got)
 		}
 		return ""
 	})
 	b.stop()
-	o.awaitLeader("a")
+	o.AwaitLeader("a")
 }
 
 // An administrator deletes the key of an election, and its leader's own.
@@ -318,12 +318,12 @@ func TestDeleted(t *testing.T) {
 	admin := client(t, server.URL())
 	o := newOffice(t)
 	startMember(t, server.URL(), o, "orders", "a", 6*time.Second)
-	o.awaitLeader("a")
+	o.AwaitLeader("a")
 	if _, err := admin.KV().DeleteTree("", nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() string {
-		if got := o.all(); len(got) < 2 || o.leader() == "" {
+		if got := o.All(); len(got) < 2 || o.Leader() == "" {
 			return fmt.Sprintf("the terms are %v; want that one has ended and another begun", got)
 		}
 		return ""
@@ -341,7 +341,7 @@ func TestDeleted(t *testing.T) {
 		return ""
 	})
 	eventually(t, func() string {
-		if got := o.all(); len(got) < 3 {
+		if got := o.All(); len(got) < 3 {
 			return fmt.Sprintf("the terms are %v; want that the leader resigned when it was asked", got)
 		}
 		return ""
@@ -426,7 +426,7 @@ func TestServerErrorsCostNothing(t *testing.T) {
 	const ttl = 10 * time.Second
 	addr := through(front.Listener.Addr().String())
 	a := startMember(t, addr, o, "orders", "a", ttl)
-	o.awaitLeader("a")
+	o.AwaitLeader("a")
 	startMember(t, addr, o, "orders", "b", ttl)
 	for range 2 {
 		// Each burst lasts until renewals have met it, and no longer: that is well within a lease.
@@ -447,11 +447,11 @@ func TestServerErrorsCostNothing(t *testing.T) {
 			return ""
 		})
 	}
-	if got := o.all(); len(got) != 1 || o.leader() != "a" {
-		t.Errorf("the terms are %v and the leader is %q; want one term that goes on", got, o.leader())
+	if got := o.All(); len(got) != 1 || o.Leader() != "a" {
+		t.Errorf("the terms are %v and the leader is %q; want one term that goes on", got, o.Leader())
 	}
 	a.stop()
-	o.awaitLeader("b")
+	o.AwaitLeader("b")
 }
 
 // A thousand campaigns that are cancelled while they wait leave no goroutine, no connection and no session behind.

@@ -46,16 +46,16 @@ func startConsulLock(t testing.TB, server *testserver.Consul, o *office, prefix,
 		defer close(read)
 		for s := bufio.NewScanner(out); s.Scan(); {
 			if s.Text() == "leads" {
-				o.enter(name, 0)
+				o.Enter(name, 0)
 			}
 		}
 	}()
 	stop := sync.OnceFunc(func() {
-		o.leave(name) // its work ends before it releases
+		o.Leave(name) // its work ends before it releases
 		if err := os.WriteFile(end, nil, 0o600); err != nil {
 			t.Error(err)
 		}
-		if !o.led(name) { // it waits still
+		if !o.Led(name) { // it waits still
 			_ = cmd.Process.Signal(os.Interrupt)
 		}
 		<-read
@@ -90,19 +90,19 @@ func TestTenureWaitsForConsulLock(t *testing.T) {
 	admin := client(t, server.URL())
 	o := newOffice(t)
 	theirs := startConsulLock(t, server, o, "orders", "lock-1")
-	o.awaitLeader("lock-1")
+	o.AwaitLeader("lock-1")
 	store := open(t, server.URL())
 	if r, err := store.Get(t.Context(), "orders/.lock"); err != nil || r.Leader != "lock-1" || r.Token == 0 {
 		t.Errorf("the record is %+v, %v; want that lock-1 leads with a token", r, err)
 	}
 	startMember(t, server.URL(), o, "orders/.lock", "tenure-1", 10*time.Second)
 	awaitWaiting(t, admin, "tenure-1")
-	if who := o.leader(); who != "lock-1" {
+	if who := o.Leader(); who != "lock-1" {
 		t.Fatalf("the leader is %q; want lock-1", who)
 	}
 	theirs.stop()
 	began := time.Now()
-	o.awaitLeader("tenure-1")
+	o.AwaitLeader("tenure-1")
 	t.Logf("taken over %v after consul lock had ended", time.Since(began).Round(time.Millisecond))
 }
 
@@ -113,14 +113,14 @@ func TestConsulLockWaitsForTenure(t *testing.T) {
 	admin := client(t, server.URL())
 	o := newOffice(t)
 	ours := startMember(t, server.URL(), o, "orders/.lock", "tenure-1", 10*time.Second)
-	o.awaitLeader("tenure-1")
+	o.AwaitLeader("tenure-1")
 	theirs := startConsulLock(t, server, o, "orders", "lock-1")
 	awaitWaiting(t, admin, "lock-1")
-	if who := o.leader(); who != "tenure-1" {
+	if who := o.Leader(); who != "tenure-1" {
 		t.Fatalf("the leader is %q; want tenure-1", who)
 	}
 	ours.stop()
-	o.awaitLeader("lock-1")
+	o.AwaitLeader("lock-1")
 	theirs.stop()
 
 	// A session that is gone, with its key.
@@ -133,13 +133,13 @@ func TestConsulLockWaitsForTenure(t *testing.T) {
 	})
 	startConsulLock(t, server, o, "orders", "lock-2")
 	awaitWaiting(t, admin, "lock-2")
-	if who := o.leader(); who != "" {
+	if who := o.Leader(); who != "" {
 		t.Fatalf("the leader is %q; want nobody of the office", who)
 	}
 	if _, err := admin.Session().Destroy(s.ID(), nil); err != nil {
 		t.Fatal(err)
 	}
-	o.awaitLeader("lock-2")
+	o.AwaitLeader("lock-2")
 }
 
 // The session of consul lock has a lock-delay of 15 s. A member that waits for it leads when that is over, although Consul tells nobody.
@@ -149,7 +149,7 @@ func TestLockDelayOfOthers(t *testing.T) {
 	admin := client(t, server.URL())
 	o := newOffice(t)
 	theirs := startConsulLock(t, server, o, "orders", "lock-1")
-	o.awaitLeader("lock-1")
+	o.AwaitLeader("lock-1")
 	startMember(t, server.URL(), o, "orders/.lock", "tenure-1", 10*time.Second)
 	awaitWaiting(t, admin, "tenure-1")
 	all, _, err := admin.Session().List(nil)
@@ -157,7 +157,7 @@ func TestLockDelayOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	o.leave("lock-1") // its work is killed below, before anybody can follow
+	o.Leave("lock-1") // its work is killed below, before anybody can follow
 	if err := syscall.Kill(-theirs.cmd.Process.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestLockDelayOfOthers(t *testing.T) {
 			}
 		}
 	}
-	o.awaitLeader("tenure-1")
+	o.AwaitLeader("tenure-1")
 	took := time.Since(began)
 	if took < 14*time.Second {
 		t.Errorf("led after %v, within the lock-delay of 15 s", took)
@@ -229,20 +229,20 @@ func TestRollingMigration(t *testing.T) {
 		fleet = append(fleet, startAPILock(t, server, o, "orders", name))
 		awaitWaiting(t, admin, name)
 	}
-	o.awaitLeader("lock")
+	o.AwaitLeader("lock")
 	for i, old := range fleet {
 		name := fmt.Sprint("tenure-", i)
 		startMember(t, server.URL(), o, "orders", name, 10*time.Second)
 		awaitWaiting(t, admin, name)
-		led := o.leader()
+		led := o.Leader()
 		old.stop()
 		began := time.Now()
-		o.awaitLeader("")
+		o.AwaitLeader("")
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("nobody led for %v after %s, which led: %t, had stopped", took, old.name, led == old.name)
 		}
 	}
-	o.awaitLeader("tenure")
+	o.AwaitLeader("tenure")
 }
 
 // startAPILock starts a replica that elects with the client's own lock.
@@ -260,13 +260,13 @@ func startAPILock(t testing.TB, server *testserver.Consul, o *office, key, name 
 		if err != nil || lost == nil {
 			return // it was stopped before
 		}
-		o.enter(name, 0)
+		o.Enter(name, 0)
 		select {
 		case <-ctx.Done():
 		case <-lost:
 			t.Errorf("%s has lost its lock", name)
 		}
-		o.leave(name)
+		o.Leave(name)
 		if err := lock.Unlock(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -116,7 +116,7 @@ func TestPausedProcess(t *testing.T) {
 	}
 	o := newOffice(t)
 	other := startMember(t, url, o, "orders", "other", 3*time.Second)
-	o.awaitLeader("other")
+	o.AwaitLeader("other")
 	store := open(t, url)
 	before, err := store.Get(t.Context(), "orders")
 	if err != nil || before.Token <= first {
@@ -133,7 +133,7 @@ func TestPausedProcess(t *testing.T) {
 	if after, err := store.Get(t.Context(), "orders"); err != nil || after.Session != before.Session || after.Token != before.Token {
 		t.Errorf("the record was %+v and is %+v, %v", before, after, err)
 	}
-	if got := o.all(); len(got) != 1 {
+	if got := o.All(); len(got) != 1 {
 		t.Errorf("the terms of the other are %v; want one that goes on", got)
 	}
 	other.stop()

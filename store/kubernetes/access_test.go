@@ -134,16 +134,16 @@ func TestRevokedRoleIsWaitedFor(t *testing.T) {
 	const ttl = 4 * time.Second
 	path := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + a.namespace + "/rolebindings/member"
 	startMember(t, a.as(t, "token: "+a.grant(t, "member", leaseRule(allVerbs))), o, "orders", "limited", ttl)
-	o.awaitLeader("limited")
+	o.AwaitLeader("limited")
 	binding := a.do(t, http.MethodGet, path, nil)
 	a.do(t, http.MethodDelete, path, nil)
 	other := startMember(t, url, o, "orders", "admin", ttl)
-	o.awaitLeader("admin")
+	o.AwaitLeader("admin")
 	delete(binding["metadata"].(map[string]any), "resourceVersion")
 	delete(binding["metadata"].(map[string]any), "uid")
 	a.do(t, http.MethodPost, strings.TrimSuffix(path, "/member"), binding)
 	other.stop()
-	o.awaitLeader("limited")
+	o.AwaitLeader("limited")
 }
 
 // A token that has become invalid while a member waits is replaced in its file, as a kubelet does it, and the member goes on.
@@ -160,7 +160,7 @@ func TestRotatedCredentials(t *testing.T) {
 	}
 	write(a.grant(t, "member", leaseRule(allVerbs)))
 	first := startMember(t, url, o, "orders", "admin", ttl)
-	o.awaitLeader("admin")
+	o.AwaitLeader("admin")
 	startMember(t, a.as(t, "tokenFile: "+file), o, "orders", "rotated", ttl)
 	// Tokens are those of one account with one UID: those of an account that was made anew are others.
 	accounts := "/api/v1/namespaces/" + a.namespace + "/serviceaccounts"
@@ -169,7 +169,7 @@ func TestRotatedCredentials(t *testing.T) {
 	time.Sleep(2 * ttl) // the member has to wait for some time with a token that is good for nothing
 	write(a.issue(t, "member"))
 	first.stop()
-	o.awaitLeader("rotated")
+	o.AwaitLeader("rotated")
 }
 
 func TestRefusals(t *testing.T) {

@@ -42,7 +42,7 @@ func startMember(t testing.TB, url string, o *office, election, name string, ttl
 	if err != nil {
 		t.Fatal(err)
 	}
-	return lead(t, member, o, election, name)
+	return replica{name, o.Stand(member, election, name)}
 }
 
 // The API server, or the etcd behind it, stops for less and for more than the TTL: a term with a lease that outlasts that goes on, one without ends in time and
@@ -51,13 +51,13 @@ func TestServerStops(t *testing.T) {
 	t.Parallel()
 	k := testserver.StartKubernetes(t)
 	const short = 4 * time.Second
-	long, brief := &office{t: t}, &office{t: t}
+	long, brief := newOffice(t), newOffice(t)
 	startMember(t, k.URL(), long, "long", "long-1", 2*time.Minute)
 	for i := range 2 {
 		startMember(t, k.URL(), brief, "brief", fmt.Sprint("brief-", i), short)
 	}
-	long.awaitLeader("long")
-	brief.awaitLeader("brief")
+	long.AwaitLeader("long")
+	brief.AwaitLeader("brief")
 	for _, fault := range []struct {
 		what        string
 		begin, stop func()
@@ -70,23 +70,23 @@ func TestServerStops(t *testing.T) {
 		{"etcd paused for more than the TTL", k.PauseEtcd, k.ResumeEtcd, 2 * short},
 		{"etcd killed and started again", k.KillEtcd, k.StartEtcd, 0},
 	} {
-		before := len(brief.all())
+		before := len(brief.All())
 		fault.begin()
 		time.Sleep(fault.lasts) // the fault has to last
-		if fault.lasts > short && brief.leader() != "" {
-			t.Errorf("%s: %s leads on although its lease has ended", fault.what, brief.leader())
+		if fault.lasts > short && brief.Leader() != "" {
+			t.Errorf("%s: %s leads on although its lease has ended", fault.what, brief.Leader())
 		}
 		fault.stop()
 		healed := time.Now()
-		brief.awaitLeader("brief")
-		t.Logf("%s: led again %v after it was over, terms %d to %d", fault.what, time.Since(healed).Round(time.Millisecond), before, len(brief.all()))
-		if got := long.all(); len(got) != 1 || long.leader() == "" {
-			t.Errorf("%s: the terms with a lease of two minutes are %v, and the leader is %q; want one that goes on", fault.what, got, long.leader())
+		brief.AwaitLeader("brief")
+		t.Logf("%s: led again %v after it was over, terms %d to %d", fault.what, time.Since(healed).Round(time.Millisecond), before, len(brief.All()))
+		if got := long.All(); len(got) != 1 || long.Leader() == "" {
+			t.Errorf("%s: the terms with a lease of two minutes are %v, and the leader is %q; want one that goes on", fault.what, got, long.Leader())
 		}
 	}
 	// Both still follow: the one that leads goes, and the other has it.
 	eventually(t, func() string {
-		if brief.leader() == "" {
+		if brief.Leader() == "" {
 			return "nobody leads"
 		}
 		return ""
@@ -102,13 +102,13 @@ func TestBlackHole(t *testing.T) {
 			proxy := testserver.StartProxy(t, addrOf(a))
 			const ttl = 5 * time.Second
 			startMember(t, through(t, url, proxy.Addr()), o, "orders", "far", ttl)
-			o.awaitLeader("far")
+			o.AwaitLeader("far")
 			near := startMember(t, url, o, "orders", "near", ttl)
 			proxy.Blackhole(direction)
-			o.awaitLeader("near")
+			o.AwaitLeader("near")
 			proxy.Heal()
 			near.stop()
-			o.awaitLeader("far")
+			o.AwaitLeader("far")
 		})
 	}
 }
@@ -150,7 +150,7 @@ func TestDeadConnectionCostsOneRenewal(t *testing.T) {
 	url, a, o := newFleet(t)
 	proxy := testserver.StartProxy(t, addrOf(a))
 	startMember(t, through(t, url, proxy.Addr()), o, "orders", "far", 30*time.Second)
-	o.awaitLeader("far")
+	o.AwaitLeader("far")
 	before := proxy.Connections()
 	proxy.Blackhole(testserver.ToClient)
 	eventually(t, func() string { // the member gives the connection up
@@ -162,8 +162,8 @@ func TestDeadConnectionCostsOneRenewal(t *testing.T) {
 	proxy.Drop()
 	proxy.Heal()
 	time.Sleep(25 * time.Second) // what was left of the lease has to pass
-	if got := o.all(); len(got) != 1 || o.leader() != "far" {
-		t.Errorf("the terms are %v and the leader is %q; want one term that goes on", got, o.leader())
+	if got := o.All(); len(got) != 1 || o.Leader() != "far" {
+		t.Errorf("the terms are %v and the leader is %q; want one term that goes on", got, o.Leader())
 	}
 }
 

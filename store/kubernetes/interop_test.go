@@ -2,10 +2,8 @@ package kubernetes_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 
-	"github.com/gotenure/tenure"
 	"github.com/gotenure/tenure/internal/testserver"
 )
 
@@ -32,63 +29,9 @@ const (
 	retryPeriod   = 500 * time.Millisecond
 )
 
-// An office checks that at most one leads at a time, and measures for how long nobody does.
-type office struct {
-	t testing.TB
+type office = testserver.Office
 
-	mu      sync.Mutex
-	holder  string
-	vacated time.Time
-	longest time.Duration
-	terms   []string
-	gaps    []string
-}
-
-func (o *office) enter(who string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.holder != "" {
-		o.t.Errorf("%s leads while %s does", who, o.holder)
-	}
-	if !o.vacated.IsZero() {
-		gap := time.Since(o.vacated)
-		o.longest = max(o.longest, gap)
-		o.gaps = append(o.gaps, fmt.Sprintf("%s to %s: %v", o.terms[len(o.terms)-1], who, gap.Round(time.Millisecond)))
-	}
-	o.holder = who
-	o.terms = append(o.terms, who)
-}
-
-func (o *office) leave(who string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.holder == who {
-		o.holder, o.vacated = "", time.Now()
-	}
-}
-
-func (o *office) leader() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.holder
-}
-
-// all returns who has led, in order.
-func (o *office) all() []string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.terms)
-}
-
-func (o *office) awaitLeader(kind string) {
-	o.t.Helper()
-	eventually(o.t, func() string {
-		if who := o.leader(); !strings.HasPrefix(who, kind) {
-			return fmt.Sprintf("the leader is %q; want one of %s", who, kind)
-		}
-		return ""
-	})
-}
+var newOffice = testserver.NewOffice
 
 // A replica is one process of a fleet. stop ends it in good order, and returns when it has ended.
 type replica struct {
@@ -118,7 +61,7 @@ func startClientGo(t testing.TB, a *api, o *office, election, name string, crash
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
 				if ctx.Err() == nil {
-					o.enter(name)
+					o.Enter(name, 0)
 				}
 			},
 			OnStoppedLeading: func() {},
@@ -132,11 +75,11 @@ func startClientGo(t testing.TB, a *api, o *office, election, name string, crash
 		defer close(done)
 		for ctx.Err() == nil {
 			elector.Run(ctx)
-			o.leave(name)
+			o.Leave(name)
 		}
 	}()
 	stop := sync.OnceFunc(func() {
-		o.leave(name) // its work ends before it releases, as work that heeds its context would
+		o.Leave(name) // its work ends before it releases, as work that heeds its context would
 		cancel()
 		<-done
 	})
@@ -150,54 +93,28 @@ func startTenure(t testing.TB, url string, o *office, election, name string) rep
 	return startMember(t, url, o, election, name, leaseDuration)
 }
 
-func lead(t testing.TB, member *tenure.Member, o *office, election, name string) replica {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err := member.Lead(ctx, election, func(ctx context.Context, term *tenure.Term) error {
-			o.enter(name)
-			<-ctx.Done()
-			o.leave(name)
-			return nil
-		})
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v", name, err)
-		}
-		bounded, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := member.Leave(bounded); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}()
-	stop := sync.OnceFunc(func() { cancel(); <-done })
-	t.Cleanup(stop)
-	return replica{name, stop}
-}
-
 // newFleet returns what the replicas of a test need.
 func newFleet(t *testing.T) (url string, a *api, o *office) {
 	t.Helper()
 	url = newNamespace(t, testserver.KubernetesURL(t))
-	return url, connect(t, url), &office{t: t}
+	return url, connect(t, url), newOffice(t)
 }
 
 func TestClientGoWaitsForTenure(t *testing.T) {
 	t.Parallel()
 	url, a, o := newFleet(t)
 	ours := startTenure(t, url, o, "orders", "tenure-1")
-	o.awaitLeader("tenure")
+	o.AwaitLeader("tenure")
 	startClientGo(t, a, o, "orders", "client-go-1", false)
 	// Twice its lease has to pass: an elector that did not see the renewals would take over after one.
 	time.Sleep(2 * leaseDuration)
-	if who := o.leader(); who != "tenure-1" {
+	if who := o.Leader(); who != "tenure-1" {
 		t.Fatalf("the leader is %q; want tenure-1", who)
 	}
 	ours.stop()
-	o.awaitLeader("client-go")
-	if o.longest > leaseDuration {
-		t.Errorf("nobody led for %v after a resignation", o.longest)
+	o.AwaitLeader("client-go")
+	if _, longest := o.Gaps(); longest > leaseDuration {
+		t.Errorf("nobody led for %v after a resignation", longest)
 	}
 }
 
@@ -205,7 +122,7 @@ func TestTenureWaitsForClientGo(t *testing.T) {
 	t.Parallel()
 	url, a, o := newFleet(t)
 	theirs := startClientGo(t, a, o, "orders", "client-go-1", false)
-	o.awaitLeader("client-go")
+	o.AwaitLeader("client-go")
 	record, err := open(t, url).Get(t.Context(), "orders")
 	if err != nil || record.Leader != "client-go-1" || record.Token != 0 {
 		t.Fatalf("while client-go leads the record is %+v, %v", record, err)
@@ -213,13 +130,13 @@ func TestTenureWaitsForClientGo(t *testing.T) {
 	startTenure(t, url, o, "orders", "tenure-1")
 	// Twice the lease has to pass: a member that did not see the renewals would take over after one.
 	time.Sleep(2 * leaseDuration)
-	if who := o.leader(); who != "client-go-1" {
+	if who := o.Leader(); who != "client-go-1" {
 		t.Fatalf("the leader is %q; want client-go-1", who)
 	}
 	theirs.stop()
-	o.awaitLeader("tenure")
-	if o.longest > leaseDuration/2 {
-		t.Errorf("nobody led for %v after a release, which the watch tells at once", o.longest)
+	o.AwaitLeader("tenure")
+	if _, longest := o.Gaps(); longest > leaseDuration/2 {
+		t.Errorf("nobody led for %v after a release, which the watch tells at once", longest)
 	}
 }
 
@@ -227,17 +144,18 @@ func TestTenureTakesOverFromDeadClientGo(t *testing.T) {
 	t.Parallel()
 	url, a, o := newFleet(t)
 	theirs := startClientGo(t, a, o, "orders", "client-go-1", true)
-	o.awaitLeader("client-go")
+	o.AwaitLeader("client-go")
 	startTenure(t, url, o, "orders", "tenure-1")
 	time.Sleep(time.Second) // both are under way
 	theirs.stop()
-	o.awaitLeader("tenure")
+	o.AwaitLeader("tenure")
 	// It may have renewed for the last time one retryPeriod before it died, and a little more on a busy machine.
-	if o.longest < leaseDuration-2*retryPeriod-time.Second {
-		t.Errorf("taken over %v after the leader had died; its lease of %v cannot have ended", o.longest, leaseDuration)
+	_, longest := o.Gaps()
+	if longest < leaseDuration-2*retryPeriod-time.Second {
+		t.Errorf("taken over %v after the leader had died; its lease of %v cannot have ended", longest, leaseDuration)
 	}
-	if o.longest > leaseDuration+patience/6 {
-		t.Errorf("nobody led for %v", o.longest)
+	if longest > leaseDuration+patience/6 {
+		t.Errorf("nobody led for %v", longest)
 	}
 }
 
@@ -257,14 +175,14 @@ func TestClientGoTakesOverFromDeadTenure(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if who := o.leader(); who != "" {
+	if who := o.Leader(); who != "" {
 		t.Fatalf("%s leads while the session is renewed", who)
 	}
 	sent := time.Now()
 	if _, err := session.KeepAlive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	o.awaitLeader("client-go")
+	o.AwaitLeader("client-go")
 	if took := time.Since(sent); took < leaseDuration {
 		t.Errorf("taken over %v after the last renewal of a lease of %v", took, leaseDuration)
 	}
@@ -315,11 +233,11 @@ func TestRollingMigration(t *testing.T) {
 	for i := range 3 {
 		fleet = append(fleet, startClientGo(t, a, o, "orders", fmt.Sprint("client-go-", i), false))
 	}
-	o.awaitLeader("client-go")
+	o.AwaitLeader("client-go")
 	settle := func() {
 		t.Helper()
 		eventually(t, func() string {
-			if o.leader() == "" {
+			if o.Leader() == "" {
 				return "nobody leads"
 			}
 			return ""
@@ -336,7 +254,7 @@ func TestRollingMigration(t *testing.T) {
 	for i := range 3 {
 		replace(i, func(name string) replica { return startTenure(t, url, o, "orders", name) }, fmt.Sprint("tenure-", i))
 	}
-	o.awaitLeader("tenure")
+	o.AwaitLeader("tenure")
 	token := func() uint64 {
 		r, err := open(t, url).Get(t.Context(), "orders")
 		if err != nil {
@@ -348,20 +266,19 @@ func TestRollingMigration(t *testing.T) {
 	for i := range 3 {
 		replace(i, func(name string) replica { return startClientGo(t, a, o, "orders", name, false) }, fmt.Sprint("client-go-", i+3))
 	}
-	o.awaitLeader("client-go")
+	o.AwaitLeader("client-go")
 	fleet[0].stop()
 	fleet[0] = startTenure(t, url, o, "orders", "tenure-3")
 	fleet[1].stop()
 	fleet[2].stop()
-	o.awaitLeader("tenure")
+	o.AwaitLeader("tenure")
 	if second := token(); second <= first {
 		t.Errorf("token %d after %d, with terms of client-go between", second, first)
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	t.Logf("handovers: %s", strings.Join(o.gaps, ", "))
+	gaps, longest := o.Gaps()
+	t.Logf("handovers: %s", strings.Join(gaps, ", "))
 	// client-go releases nothing when it is stopped within a renewal whose answer it then does not await: the lease runs out, counted from that renewal.
-	if o.longest > leaseDuration+time.Second {
-		t.Errorf("nobody led for %v, longer than a lease of %v", o.longest, leaseDuration)
+	if longest > leaseDuration+time.Second {
+		t.Errorf("nobody led for %v, longer than a lease of %v", longest, leaseDuration)
 	}
 }

@@ -66,11 +66,11 @@ func TestEnsemble(t *testing.T) {
 	}
 	storeURL := "zookeeper://" + strings.Join(addrs, ",")
 	const ttl = 15 * time.Second // a machine with others on it takes seconds to elect
-	o := &office{t: t}
+	o := newOffice(t)
 	for i := range 3 {
 		join(t, use(t, storeURL), o, "e", fmt.Sprint("m", i), ttl)
 	}
-	o.awaitLeader("m")
+	o.AwaitLeader("m")
 	store := use(t, storeURL)
 	pick := func(leads bool) *testserver.ZooKeeper {
 		var found *testserver.ZooKeeper
@@ -98,7 +98,7 @@ func TestEnsemble(t *testing.T) {
 			return ""
 		})
 		t.Logf("%s: read again after %v", what, time.Since(began).Round(time.Millisecond))
-		o.awaitLeader("m")
+		o.AwaitLeader("m")
 	}
 	for _, leads := range []bool{true, false} {
 		z := pick(leads)
@@ -112,7 +112,7 @@ func TestEnsemble(t *testing.T) {
 	answers("leading server paused")
 	z.Resume()
 	answers("resumed")
-	t.Logf("terms: %v", o.all())
+	t.Logf("terms: %v", o.All())
 }
 
 // A server that is cut off from the majority goes on to answer pings for a while. No renewal succeeds there, and no read (S2, C5).

@@ -20,13 +20,13 @@ func TestServerStops(t *testing.T) {
 	t.Parallel()
 	z := testserver.StartZooKeeper(t)
 	const short = 4 * time.Second
-	long, brief := &office{t: t}, &office{t: t}
+	long, brief := newOffice(t), newOffice(t)
 	join(t, use(t, z.URL()), long, "long", "long", 2*time.Minute)
 	for i := range 2 {
 		join(t, use(t, z.URL()), brief, "brief", fmt.Sprint("brief-", i), short)
 	}
-	long.awaitLeader("long")
-	brief.awaitLeader("brief")
+	long.AwaitLeader("long")
+	brief.AwaitLeader("brief")
 	for _, fault := range []struct {
 		what        string
 		begin, stop func()
@@ -39,15 +39,15 @@ func TestServerStops(t *testing.T) {
 	} {
 		fault.begin()
 		time.Sleep(fault.lasts) // the fault has to last
-		if who := brief.leader(); fault.lasts > short && who != "" {
+		if who := brief.Leader(); fault.lasts > short && who != "" {
 			t.Errorf("%s: %s leads on although its lease has ended", fault.what, who)
 		}
 		fault.stop()
 		healed := time.Now()
-		brief.awaitLeader("brief")
+		brief.AwaitLeader("brief")
 		t.Logf("%s: somebody leads %v after", fault.what, time.Since(healed).Round(time.Millisecond))
 	}
-	if terms := long.all(); len(terms) != 1 {
+	if terms := long.All(); len(terms) != 1 {
 		t.Errorf("the term with a long lease was interrupted: %v", terms)
 	}
 }
@@ -159,14 +159,14 @@ func TestBlackhole(t *testing.T) {
 			t.Parallel()
 			const ttl = 3 * time.Second
 			proxy := testserver.StartProxy(t, z.Addr())
-			o := &office{t: t}
+			o := newOffice(t)
 			election := fmt.Sprint("blackhole/", direction)
 			join(t, use(t, proxy.URL(z.URL())), o, election, "cut", ttl)
-			o.awaitLeader("cut")
+			o.AwaitLeader("cut")
 			join(t, use(t, z.URL()), o, election, "well", ttl)
 			proxy.Blackhole(direction)
 			began := time.Now()
-			o.awaitLeader("well")
+			o.AwaitLeader("well")
 			t.Logf("replaced after %v", time.Since(began).Round(time.Millisecond))
 			proxy.Heal()
 			eventually(t, func() string { // it waits in the queue again
@@ -210,15 +210,16 @@ func TestSilentWatch(t *testing.T) {
 func TestSessionDropped(t *testing.T) {
 	t.Parallel()
 	z := testserver.StartZooKeeper(t)
-	o := &office{t: t, revoked: true}
+	o := newOffice(t)
+	o.Revoked = true
 	store := use(t, z.URL())
 	for i := range 2 {
 		join(t, use(t, z.URL()), o, "e", fmt.Sprint("m", i), 20*time.Second)
 	}
-	o.awaitLeader("m")
+	o.AwaitLeader("m")
 	for round := range 3 {
-		leader := o.leader()
-		terms := len(o.all())
+		leader := o.Leader()
+		terms := len(o.All())
 		r, err := store.Get(deadline(t), "e")
 		if err != nil || r.Leader != leader {
 			t.Fatalf("the leader is %s, and the store says %+v, %v", leader, r, err)
@@ -226,12 +227,12 @@ func TestSessionDropped(t *testing.T) {
 		began := time.Now()
 		zookeeper.DropSession(t, r.Session)
 		eventually(t, func() string {
-			if len(o.all()) == terms {
+			if len(o.All()) == terms {
 				return "nobody has taken over"
 			}
 			return ""
 		})
-		o.awaitLeader("m")
+		o.AwaitLeader("m")
 		t.Logf("round %d: %v", round, time.Since(began))
 		if took := time.Since(began); took > 15*time.Second { // less than the TTL
 			t.Errorf("round %d: replaced after %v", round, took)

@@ -116,9 +116,9 @@ func startRival(t testing.TB, connect, path string, o *office, name string) *riv
 		for s := bufio.NewScanner(out); s.Scan(); {
 			switch line := s.Text(); line {
 			case "leads":
-				o.enter(name, 0)
+				o.Enter(name, 0)
 			case "lost":
-				o.leave(name)
+				o.Leave(name)
 			default:
 				r.lines <- line
 			}
@@ -155,7 +155,7 @@ func (r *rival) say(line string) {
 // stop ends the rival in good order. It leads no longer from the moment at which it is told to stop.
 func (r *rival) stop() {
 	r.t.Helper()
-	r.o.leave(r.name)
+	r.o.Leave(r.name)
 	r.say("close")
 	r.hears("closed")
 	<-r.done
@@ -166,14 +166,14 @@ func (r *rival) kill() {
 	_ = r.cmd.Process.Kill() // it may have ended
 	<-r.done
 	_ = r.cmd.Wait()
-	r.o.leave(r.name)
+	r.o.Leave(r.name)
 }
 
 // A fleet of three moves from Curator to this library, one replica at a time, and back. There are never two leaders, and somebody leads after each step.
 func TestMigrationFromCurator(t *testing.T) {
 	t.Parallel()
 	z := testserver.StartZooKeeper(t)
-	o := &office{t: t}
+	o := newOffice(t)
 	const election, ttl = "team/job", 6 * time.Second
 	var stops []func()
 	java := func(i int) func() { return startRival(t, z.Addr(), "/"+election, o, fmt.Sprint("curator-", i)).stop }
@@ -188,24 +188,24 @@ func TestMigrationFromCurator(t *testing.T) {
 		start func(i int) func()
 	}{{"tenure", ours}, {"curator", java}} {
 		for i := range stops {
-			o.awaitLeader("")
+			o.AwaitLeader("")
 			stops[i]()
 			stops[i] = step.start(i)
 		}
-		o.awaitLeader(step.kind)
+		o.AwaitLeader(step.kind)
 	}
-	t.Logf("terms: %v", o.all())
+	t.Logf("terms: %v", o.All())
 }
 
 // Each follows the other's crash and sees the other as the leader.
 func TestCuratorCrashes(t *testing.T) {
 	t.Parallel()
 	z := testserver.StartZooKeeper(t)
-	o := &office{t: t}
+	o := newOffice(t)
 	const election, ttl = "e", 4 * time.Second
 	store := use(t, z.URL())
 	first := startRival(t, z.Addr(), "/"+election, o, "curator-1")
-	o.awaitLeader("curator-1")
+	o.AwaitLeader("curator-1")
 	r, err := store.Get(deadline(t), election)
 	if err != nil || r.Leader != "curator-1" || r.Token == 0 {
 		t.Errorf("the record is %+v, %v", r, err)
@@ -254,7 +254,7 @@ func TestCuratorCrashes(t *testing.T) {
 		t.Errorf("token %d after %d", token, r.Token)
 	}
 	t.Logf("a latch that crashed is replaced after %v", time.Since(began).Round(time.Millisecond))
-	o.enter("tenure-1", 0)
+	o.Enter("tenure-1", 0)
 	second.say("who")
 	if who := second.hears("leader "); who != "tenure-1" {
 		t.Errorf("Curator sees the leader %q", who)
@@ -262,12 +262,12 @@ func TestCuratorCrashes(t *testing.T) {
 
 	close(quit)
 	<-kept
-	o.leave("tenure-1")
+	o.Leave("tenure-1")
 	began = time.Now()
 	if err := ourStore.Close(); err != nil { // which leaves the session to lapse, as a crash does
 		t.Fatal(err)
 	}
-	o.awaitLeader("curator-2")
+	o.AwaitLeader("curator-2")
 	t.Logf("a member that crashed is replaced after %v", time.Since(began).Round(time.Millisecond))
 	second.stop()
 }
@@ -277,7 +277,7 @@ func TestCuratorCrashes(t *testing.T) {
 func TestCuratorLeadsAfterOneThatPublished(t *testing.T) {
 	t.Parallel()
 	z := testserver.StartZooKeeper(t)
-	o := &office{t: t}
+	o := newOffice(t)
 	const election = "team/job"
 	store := use(t, z.URL())
 	member, err := tenure.Join(deadline(t), store, tenure.Config{ID: "tenure-1", TTL: 6 * time.Second})
@@ -288,7 +288,7 @@ func TestCuratorLeadsAfterOneThatPublished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.enter("tenure-1", term.Token())
+	o.Enter("tenure-1", term.Token())
 	children, _, err := connect(t, z.URL()).Children("/" + election)
 	if err != nil || len(children) != 1 {
 		t.Fatalf("candidates %q, %v", children, err)
@@ -308,11 +308,11 @@ func TestCuratorLeadsAfterOneThatPublished(t *testing.T) {
 			t.Errorf("the record is %+v, %v; want the value %q", r, err, value)
 		}
 	}
-	o.leave("tenure-1")
+	o.Leave("tenure-1")
 	if err := term.Resign(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
-	o.awaitLeader("curator-1")
+	o.AwaitLeader("curator-1")
 	if r, err := store.Get(deadline(t), election); err != nil || r.Leader != "curator-1" || len(r.Value) != 0 {
 		t.Errorf("the record is %+v, %v; want the latch's", r, err)
 	}
