@@ -90,6 +90,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		return nil, fmt.Errorf("embedded: start: another server uses the data in %s: stop it, or name another directory", c.DataDir)
 	}
 	etcd, err := embed.StartEtcd(config)
+	if err != nil && c.Join {
+		return nil, fmt.Errorf("embedded: start: %w: add this node with etcdctl member add first, and name all members, the new one included, with the addresses that etcdctl member list shows", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("embedded: start: %w", err)
 	}
