@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -27,9 +28,8 @@ type seat struct {
 	token uint64 // of the term; 0: it does not lead, as far as is known
 	moved bool   // something has happened that KeepAlive has to look after
 
-	watched   string // the node ahead, of which the seat hears
-	unhook    func()
-	unhookOwn func() // the seat hears of its own node; nil: it does not
+	ahead, beyond ear    // the nodes before the own one of which the seat hears: the one ahead, and the one ahead of that
+	unhookOwn     func() // the seat hears of its own node; nil: it does not
 
 	// known says that the own node was read, is watched, and has not changed; heir that moreover the node ahead leads, and is watched. Events come in the order in
 	// which things happen, as long as the connection stays, so when the next one tells that the node ahead of an heir was deleted the own one leads: inherits.
@@ -41,6 +41,12 @@ type seat struct {
 
 	waits bool          // the last Acquire was refused, and nothing has happened since
 	wake  chan struct{} // closed when that is over
+}
+
+// An ear hears of one node, or of none.
+type ear struct {
+	path   string // of the node
+	unhook func()
 }
 
 func (t *seat) tryLock() bool {
@@ -99,7 +105,7 @@ func newMark() string {
 func (m *session) happened(t *seat, path string, event zk.EventType) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t.watched != path {
+	if t.ahead.path != path {
 		return
 	}
 	if t.path != "" {
@@ -149,12 +155,57 @@ func (t *seat) rouse() {
 	}
 }
 
+// happenedBeyond is called when something has happened to the node before the one ahead.
+func (m *session) happenedBeyond(t *seat, path string, event zk.EventType) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if event == zk.EventNodeDeleted && t.beyond.path == path && t.waits {
+		go m.promote(t)
+	}
+}
+
+// calm is how long what can wait does, after news of a handover.
+const calm = 20 * time.Millisecond
+
+// promote looks whether a seat that waits has become the heir, so that the next handover need not.
+func (m *session) promote(t *seat) {
+	select {
+	case <-time.After(calm):
+	case <-m.done:
+		return
+	case <-m.store.ctx.Done():
+		return
+	}
+	if !t.tryLock() {
+		return // whoever has the lock looks
+	}
+	defer t.unlock()
+	m.mu.Lock()
+	waits := t.waits && t.path != "" && m.seats[t.election] == t
+	m.mu.Unlock()
+	if !waits {
+		return
+	}
+	ctx, cancel := context.WithTimeout(m.store.ctx, m.ttl)
+	defer cancel()
+	_, _, _ = m.look(ctx, t) // what fails is seen to by the next renewal
+}
+
 // hear makes the seat hear of a node ahead, and of no other; empty: of none.
 func (m *session) hear(t *seat, path string) {
+	m.listen(&t.ahead, path, func(event zk.EventType) { m.happened(t, path, event) })
+}
+
+// hearBeyond does so with the node before that.
+func (m *session) hearBeyond(t *seat, path string) {
+	m.listen(&t.beyond, path, func(event zk.EventType) { m.happenedBeyond(t, path, event) })
+}
+
+func (m *session) listen(e *ear, path string, f func(zk.EventType)) {
 	m.mu.Lock()
-	unhook, same := t.unhook, t.watched == path
+	unhook, same := e.unhook, e.path == path
 	if !same {
-		t.watched, t.unhook = path, nil
+		e.path, e.unhook = path, nil
 	}
 	m.mu.Unlock()
 	if same {
@@ -166,9 +217,9 @@ func (m *session) hear(t *seat, path string) {
 	if path == "" {
 		return
 	}
-	unhook = m.link.hook(path, func(event zk.EventType) { m.happened(t, path, event) })
+	unhook = m.link.hook(path, f)
 	m.mu.Lock()
-	t.unhook = unhook
+	e.unhook = unhook
 	m.mu.Unlock()
 }
 
@@ -192,6 +243,7 @@ func (t *seat) deafen() {
 // leave gives a seat up that has no node.
 func (m *session) leave(t *seat) {
 	m.hear(t, "")
+	m.hearBeyond(t, "")
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t.deafen()
@@ -263,7 +315,14 @@ func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err 
 		} else {
 			m.hear(t, "")
 		}
-		there, err := m.readOwn(ctx, t, connection)
+		there, err := m.lookBeyond(ctx, t, q.candidates[:i])
+		if err != nil {
+			return position{}, false, m.stale(t, err)
+		}
+		if !there {
+			continue
+		}
+		there, err = m.readOwn(ctx, t, connection)
 		if err != nil {
 			return position{}, false, m.failed("read "+own, err)
 		}
@@ -284,6 +343,18 @@ func (m *session) look(ctx context.Context, t *seat) (at position, ok bool, err 
 		}
 		return at, true, nil
 	}
+}
+
+// lookBeyond hears of the node before the one ahead, if there are two. there is false when it has just gone.
+func (m *session) lookBeyond(ctx context.Context, t *seat, before []candidate) (there bool, err error) {
+	if len(before) < 2 {
+		m.hearBeyond(t, "")
+		return true, nil
+	}
+	beyond := before[len(before)-2].path
+	m.hearBeyond(t, beyond)
+	there, err = m.link.exists(ctx, beyond, true)
+	return there, m.failed("watch "+beyond, err)
 }
 
 // readOwn reads the seat's own node and watches it, unless it is known. there is false when it has just gone.
