@@ -143,6 +143,9 @@ func (e *Etcd) Addr() string { return loopback(e.client) }
 // Endpoint returns the server's URL for clients, as etcdctl wants it.
 func (e *Etcd) Endpoint() string { return e.scheme + "://" + e.Addr() }
 
+// DataDir returns the directory with the server's data, which may be replaced while it does not run.
+func (e *Etcd) DataDir() string { return filepath.Join(e.dir, "data") }
+
 // MetricsURL returns the URL of the server's metrics, which it serves without TLS and without authentication.
 func (e *Etcd) MetricsURL() string { return "http://" + loopback(e.metrics) + "/metrics" }
 
@@ -161,7 +164,7 @@ func (e *Etcd) Start(ctx context.Context) error {
 func (e *Etcd) launch() error {
 	peer := "http://" + loopback(e.peer)
 	args := append([]string{
-		"--name=" + e.name, "--data-dir=" + filepath.Join(e.dir, "data"), "--log-level=warn",
+		"--name=" + e.name, "--data-dir=" + e.DataDir(), "--log-level=warn",
 		"--listen-client-urls=" + e.Endpoint(), "--advertise-client-urls=" + e.Endpoint(),
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=" + e.cluster,
 		"--listen-metrics-urls=http://" + loopback(e.metrics),

@@ -96,5 +96,8 @@ func (k *Kubernetes) StartEtcd() {
 	}
 }
 
+// EtcdDataDir returns the directory with the data of the etcd behind the API server, which may be replaced while it does not run.
+func (k *Kubernetes) EtcdDataDir() string { return k.server.Etcd().DataDir() }
+
 // EtcdEndpoint returns the URL of the etcd behind the API server, as etcdctl wants it.
 func (k *Kubernetes) EtcdEndpoint() string { return k.server.Etcd().Endpoint() }

@@ -28,6 +28,7 @@ type election struct {
 	news    chan struct{} // closed and replaced when one of the above changes
 	follows int
 	stop    context.CancelFunc
+	cut     context.CancelFunc    // ends the watch that runs, for another; nil: none does
 	holders map[*session]struct{} // who wants to be told
 }
 
@@ -84,6 +85,22 @@ func (e *election) learn(l *lease) {
 	e.mu.Unlock()
 	for _, s := range holders {
 		s.notice(e, l)
+	}
+}
+
+// takenBack is told of the version of what a read has found, and of the newest state that was known when it was sent. When the server has older data than before, as after a
+// restore from a backup, what it said before counts no more.
+func (e *election) takenBack(before *lease, version uint64) {
+	if before == nil || version == 0 || version >= before.version {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.newest != nil && e.newest.version > version {
+		e.newest, e.dead = nil, ""
+		if e.cut != nil {
+			e.cut()
+		}
 	}
 }
 
@@ -196,12 +213,14 @@ func (e *election) query() url.Values {
 func (e *election) begin(ctx context.Context, byList bool) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, setupLimit)
 	defer cancel()
+	before := e.known()
 	if !byList {
 		l, err := e.store.get(ctx, e.lease)
 		if err != nil {
 			return "", err
 		}
 		if l.exists() {
+			e.takenBack(before, l.version)
 			e.learn(l)
 			return text(child(l.object, "metadata"), "resourceVersion"), nil
 		}
@@ -219,6 +238,7 @@ func (e *election) begin(ctx context.Context, byList bool) (version string, err 
 			}
 		}
 		e.store.seen.expired(l)
+		e.takenBack(before, l.version)
 		e.learn(l)
 		return nil
 	})
@@ -227,6 +247,11 @@ func (e *election) begin(ctx context.Context, byList bool) (version string, err 
 
 // stream watches from a version until something fails, and returns the version to go on from.
 func (e *election) stream(ctx context.Context, version string) (string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e.mu.Lock()
+	e.cut = cancel
+	e.mu.Unlock()
 	query := e.query()
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
@@ -284,10 +309,12 @@ func (e *election) mourn(ctx context.Context) {
 func (e *election) confirm(ctx context.Context, dead *lease) error {
 	ctx, cancel := context.WithTimeout(ctx, setupLimit)
 	defer cancel()
+	before := e.known()
 	l, err := e.store.get(ctx, e.lease)
 	if err != nil {
 		return err
 	}
+	e.takenBack(before, l.version)
 	e.learn(l)
 	if !l.exists() || l.life() != dead.life() {
 		if !l.exists() {
@@ -315,6 +342,7 @@ func (e *election) write(ctx context.Context, object map[string]any) (*lease, er
 
 // fetch reads the newest state. Its version is 0 when there is no Lease.
 func (e *election) fetch(ctx context.Context) (*lease, error) {
+	before := e.known()
 	l, err := e.store.get(ctx, e.lease)
 	if err != nil {
 		return nil, err
@@ -324,6 +352,7 @@ func (e *election) fetch(ctx context.Context) (*lease, error) {
 			return nil, l.corrupt("it is not that of election %q", e.name)
 		}
 	}
+	e.takenBack(before, l.version)
 	e.learn(l)
 	return l, nil
 }
