@@ -19,11 +19,11 @@ const (
 
 // A Proxy passes TCP connections on to a server, and breaks them as networks do. Its methods may be called concurrently.
 type Proxy struct {
-	t      testing.TB
-	target string
-	addr   string
+	t    testing.TB
+	addr string
 
 	mu       sync.Mutex
+	target   string
 	listener net.Listener // nil while the proxy refuses connections
 	links    map[*link]struct{}
 	held     [2]chan struct{} // closed while the direction is open
@@ -112,6 +112,13 @@ func (p *Proxy) Heal() {
 	}
 }
 
+// Target has connections that are made from now on go to another server.
+func (p *Proxy) Target(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
 // Connections returns how many connections there are now.
 func (p *Proxy) Connections() int {
 	p.mu.Lock()
@@ -158,7 +165,10 @@ func (p *Proxy) accept(l net.Listener) {
 		if err != nil {
 			continue // the client gave up while it was waiting
 		}
-		server, err := net.DialTimeout("tcp", p.target, 5*time.Second)
+		p.mu.Lock()
+		target := p.target
+		p.mu.Unlock()
+		server, err := net.DialTimeout("tcp", target, 5*time.Second)
 		if err != nil {
 			reset(client)
 			continue

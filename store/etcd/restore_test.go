@@ -1,11 +1,14 @@
 package etcd_test
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/internal/testserver"
 )
 
@@ -53,4 +56,50 @@ func TestDataTakenBack(t *testing.T) {
 	if o := <-won; o.err != nil || o.record.Session != waiter.ID() {
 		t.Errorf("the candidate of a queue that is gone: %+v", o)
 	}
+}
+
+// The connection breaks for a moment, and there is another server with less data behind it: a watch tells what that has, and does not wait for the revision that the other had.
+func TestWatchOfOtherData(t *testing.T) {
+	t.Parallel()
+	old, fresh := testserver.StartEtcd(t), testserver.StartEtcd(t)
+	proxy := testserver.StartProxy(t, old.Addr())
+	s := openStore(t, proxy.URL(old.URL()))
+	before := openSession(t, openStore(t, old.URL()), "before", time.Hour)
+	for range 20 { // so that the revisions are far apart
+		if err := before.Release(deadline(t), "e", acquire(t, before, "e").Token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acquire(t, before, "e")
+	after := openSession(t, openStore(t, fresh.URL()), "after", time.Hour)
+	want := acquire(t, after, "e")
+	states := make(chan driver.Record, 16)
+	watching, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		for watching.Err() == nil {
+			for r, err := range s.Watch(watching, "e") {
+				if err == nil {
+					states <- r
+				}
+			}
+		}
+	}()
+	if r := <-states; r.Session != before.ID() {
+		t.Fatalf("the watch begins with %+v", r)
+	}
+	time.Sleep(100 * time.Millisecond) // it waits for the next state
+	proxy.Target(fresh.Addr())
+	proxy.Drop()
+	eventually(t, func() string {
+		select {
+		case r := <-states:
+			if r.Session == after.ID() && r.Token == want.Token {
+				return ""
+			}
+			return fmt.Sprintf("the watch tells %+v", r)
+		default:
+			return "the watch tells nothing"
+		}
+	})
 }

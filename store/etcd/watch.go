@@ -103,7 +103,7 @@ func sameState(a, b driver.Record) bool {
 
 // round reads the state and follows it until it has to be read again, which again says.
 func (w *watching) round() (again bool, err error) {
-	down := w.s.line.down()
+	down, back := w.s.line.down(), w.s.line.back()
 	ctx, cancel := w.s.watchContext(w.ctx)
 	defer cancel()
 	go func() { // also while the client waits for an answer, which it does in silence
@@ -157,6 +157,8 @@ func (w *watching) round() (again bool, err error) {
 			if again, err := w.digest(r, response.Events); again || err != nil || w.enough {
 				return again, err
 			}
+		case <-back:
+			return true, nil // it may be to other data, in which the watch would wait for a revision to come
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
@@ -209,10 +211,11 @@ func (w *watching) digest(r driver.Record, events []*clientv3.Event) (again bool
 	return false, nil
 }
 
-// A line says when the connection to the cluster is down. The client mends it in silence, however long that takes.
+// A line says when the connection to the cluster is down, and when there is another. The client mends it in silence, however long that takes.
 type line struct {
 	mu      sync.Mutex
 	lost    chan struct{} // closed while it is down
+	another chan struct{} // closed and replaced when there is another
 	stopped chan struct{}
 }
 
@@ -220,12 +223,16 @@ type line struct {
 const downAfter = time.Second
 
 func (l *line) start(ctx context.Context, conn *grpc.ClientConn) {
-	l.lost, l.stopped = make(chan struct{}), make(chan struct{})
+	l.lost, l.another, l.stopped = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(l.stopped)
-		down := false
+		down, ended := false, false
 		for ctx.Err() == nil {
 			state := conn.GetState()
+			if state == connectivity.Ready && ended {
+				ended = false
+				l.renew()
+			}
 			if good := state == connectivity.Ready || state == connectivity.Idle; good == down {
 				if !good && changes(ctx, conn, state) {
 					continue
@@ -233,7 +240,9 @@ func (l *line) start(ctx context.Context, conn *grpc.ClientConn) {
 				down = !good
 				l.set(down)
 			}
-			conn.WaitForStateChange(ctx, state)
+			if conn.WaitForStateChange(ctx, state) && state == connectivity.Ready {
+				ended = true
+			}
 		}
 	}()
 }
@@ -258,6 +267,20 @@ func (l *line) set(down bool) {
 	} else {
 		l.lost = make(chan struct{})
 	}
+}
+
+func (l *line) renew() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.another)
+	l.another = make(chan struct{})
+}
+
+// back returns a channel that is closed when the connection has ended and there is another.
+func (l *line) back() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.another
 }
 
 // down returns a channel that is closed when the connection is down, now or later.
