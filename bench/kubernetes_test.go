@@ -227,14 +227,14 @@ func clientGoHandover(ctx context.Context, b *testing.B, storeURL string) time.D
 func BenchmarkKubernetesIdle(b *testing.B) {
 	ctx := limit(b)
 	storeURL := testserver.KubernetesURL(b)
-	const elections = 100
+	const elections = 1000
 	prefix := leaseName("idle")
 	var leaders []*tenure.Member
 	for i := range processes {
 		store, err := kubernetes.Open(ctx, storeURL)
 		try(b, err)
 		b.Cleanup(func() { try(b, store.Close()) })
-		m, err := tenure.Join(ctx, store, tenure.Config{ID: fmt.Sprint("member-", i), TTL: 30 * time.Second})
+		m, err := tenure.Join(ctx, store, tenure.Config{ID: fmt.Sprint("member-", i), TTL: 2 * time.Minute})
 		try(b, err)
 		leaders = append(leaders, m)
 		b.Cleanup(func() {
