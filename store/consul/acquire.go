@@ -22,7 +22,7 @@ type standing struct {
 	index         uint64 // of the entry then, or since
 	value         []byte // which was published then
 	wait          *wait  // after a refusal
-	heir          string // the key by which it has offered, or may have, to be the next; empty: there is none
+	heir          offer
 
 	// doubt is until when a write that would take the election may still have an effect although its caller has given up; zero: there is none.
 	doubt time.Time
@@ -79,7 +79,7 @@ func (s *session) tidy(n *standing) {
 	if !n.doubt.IsZero() && time.Now().After(n.doubt) {
 		n.doubt = time.Time{}
 	}
-	if n.calls == 0 && n.reported == 0 && n.wait == nil && n.heir == "" && n.doubt.IsZero() {
+	if n.calls == 0 && n.reported == 0 && n.wait == nil && n.heir.key == "" && n.doubt.IsZero() {
 		delete(s.standings, n.election)
 	}
 }
@@ -172,8 +172,8 @@ func (s *session) report(n *standing, token, index uint64, value []byte) driver.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n.reported, n.index, n.value, n.wait = token, index, bytes.Clone(value), nil
-	if n.heir != "" {
-		s.store.wg.Go(func() { _ = s.withdraw(s.ctx, n) }) // it ends with the session at the latest
+	if n.heir.key != "" && !n.heir.given {
+		s.store.run(func() { _ = s.withdraw(s.ctx, n) }) // it ends with the session at the latest
 	}
 	return driver.Record{Election: n.election, Leader: s.member, Session: s.id, Token: token, Value: bytes.Clone(value)}
 }
@@ -196,7 +196,7 @@ func (s *session) seen(n *standing) (*api.KVPair, bool) {
 	}
 	n.wait = nil
 	if !vacant(w.entry) && w.entry.ModifyIndex > w.since {
-		n.heir = "" // its key went when the leader gave the election
+		n.heir.given = true
 		return w.entry, true
 	}
 	return w.entry, vacant(w.entry)
@@ -276,9 +276,6 @@ func (s *session) await(ctx context.Context, n *standing, w *wait) error {
 		s.mu.Lock()
 		if w.index = next; vacant(entry) || entry.Session == s.id {
 			w.over, w.entry = true, entry
-			if n.wait == nil || n.wait == w {
-				n.wait = w
-			}
 			s.mu.Unlock()
 			return nil
 		}
@@ -344,6 +341,9 @@ func (s *session) release(ctx context.Context, n *standing, token uint64) error 
 			switch {
 			case !vacant(entry) && entry.Session == s.id && (token == 0 || tokenOf(entry) == token):
 				at = entry.ModifyIndex
+			case !vacant(entry) && entry.Session == s.id:
+				s.suspect(n, tokenOf(entry))
+				return nil
 			case token == 0 && doubt && vacant(entry) && intact(entry) == nil:
 				if err := s.fence(ctx, n, index(entry)); !errors.Is(err, errChanged) {
 					return err
@@ -358,6 +358,16 @@ func (s *session) release(ctx context.Context, n *standing, token uint64) error 
 			return err
 		}
 		at = 0
+	}
+}
+
+// suspect makes renewals look at an election that the session holds by a term that no call has reported: somebody has written to its key. It is not for a release of
+// another term to end that.
+func (s *session) suspect(n *standing, token uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n.reported != token {
+		n.doubt = time.Now().Add(doubtful)
 	}
 }
 

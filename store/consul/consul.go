@@ -70,6 +70,7 @@ type Store struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
+	mu     sync.Mutex     // held to begin what wg counts, and to end ctx: nothing begins afterwards
 	wg     sync.WaitGroup // of what runs for its sessions
 
 	// Whether Consul has ever allowed what the bits say: from then on a refusal may be a token that is being replaced.
@@ -141,12 +142,25 @@ func (s *Store) Info() driver.Info {
 
 // Close ends what the store has started, and idle connections if Open made them. It takes no longer than a moment.
 func (s *Store) Close() error {
+	s.mu.Lock()
 	s.cancel()
+	s.mu.Unlock()
 	s.wg.Wait()
 	if s.idle != nil {
 		s.idle.CloseIdleConnections()
 	}
 	return nil
+}
+
+// run runs f in the background, unless the store is closed. Close waits for it.
+func (s *Store) run(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.wg.Go(f)
+	return true
 }
 
 // ready returns an error when the context or the store has ended.

@@ -19,6 +19,15 @@ import (
 // spread is within which time those who wait for a new leader look whether it has an heir, by chance.
 const spread = 100 * time.Millisecond
 
+// An offer is what a session has done to be the next leader of an election.
+type offer struct {
+	key     string    // which it has locked for that, or may have; empty: none
+	number  uint64    // of the write
+	sending bool      // which has not been answered
+	given   bool      // the leader seems to have given the election, so the key has gone
+	doubt   time.Time // until when a write may still have an effect although its caller has given up
+}
+
 // heir returns the key of the heir for an election that a session leads, whose own key is given. It lies below that, so that one request watches both.
 func heir(key, election string) string { return key + "/" + escape(election) }
 
@@ -36,10 +45,10 @@ func (s *session) offer(ctx context.Context, n *standing, leader string, value [
 	member := s.store.layout.member(name, leader)
 	key := heir(member, n.election)
 	s.mu.Lock()
-	earlier := n.heir
+	earlier := n.heir.key
 	s.mu.Unlock()
-	if earlier != "" && earlier != key && s.withdraw(ctx, n) != nil {
-		return
+	if earlier != "" && earlier != key && (s.withdraw(ctx, n) != nil || s.offers(n)) {
+		return // for it can keep one in mind
 	}
 	read := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVGet, Key: member}}, {KV: &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key}}}
 	call, cancel := s.store.bound(ctx)
@@ -49,36 +58,46 @@ func (s *session) offer(ctx context.Context, n *standing, leader string, value [
 		return
 	}
 	s.mu.Lock()
-	n.heir = key // for it may have an effect that is not known
+	earlier = n.heir.key
+	n.heir.key, n.heir.number, n.heir.sending, n.heir.given = key, n.heir.number+1, true, false
 	s.mu.Unlock()
 	_, err = s.store.write(ctx, "wait for "+strconv.Quote(n.election), change(0, s.lockOp(key, encode(value, 0))))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n.heir.sending = false
 	switch {
 	case errors.Is(err, errChanged), errors.Is(err, errDelayed), errors.Is(err, driver.ErrInvalid):
-		n.heir = ""
+		n.heir.key = earlier // by which an earlier one, that was late, may have locked it
 	case err != nil:
-		n.doubt = time.Now().Add(doubtful)
+		n.heir.doubt = time.Now().Add(doubtful)
 	}
+}
+
+// offers reports whether the session has offered to be the next leader, or may have.
+func (s *session) offers(n *standing) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return n.heir.key != ""
 }
 
 // withdraw ends an offer, if there is one. One whose answer was lost may still come to be: then it is withdrawn again, by renewals.
 func (s *session) withdraw(ctx context.Context, n *standing) error {
 	s.mu.Lock()
-	key := n.heir
+	h := n.heir
 	s.mu.Unlock()
-	if key == "" {
+	if h.key == "" {
 		return nil
 	}
-	own := &api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: s.id}
-	_, err := s.store.write(ctx, "leave the queue of "+strconv.Quote(n.election), api.TxnOps{{KV: own}, {KV: &api.KVTxnOp{Verb: api.KVDelete, Key: key}}})
+	settled := !h.sending && !time.Now().Before(h.doubt)
+	own := &api.KVTxnOp{Verb: api.KVCheckSession, Key: h.key, Session: s.id}
+	_, err := s.store.write(ctx, "leave the queue of "+strconv.Quote(n.election), api.TxnOps{{KV: own}, {KV: &api.KVTxnOp{Verb: api.KVDelete, Key: h.key}}})
 	if err != nil && !errors.Is(err, errChanged) {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n.heir == key && !time.Now().Before(n.doubt) {
-		n.heir = ""
+	if settled && n.heir.number == h.number { // else there is another since, or may be
+		n.heir.key = ""
 	}
 	s.tidy(n)
 	return nil
@@ -89,7 +108,7 @@ func (s *session) withdrawStrays(ctx context.Context) {
 	s.mu.Lock()
 	var strays []*standing
 	for _, n := range s.standings {
-		if n.heir != "" && n.wait == nil && n.calls == 0 {
+		if n.heir.key != "" && n.wait == nil && n.calls == 0 {
 			strays = append(strays, n)
 		}
 	}

@@ -66,7 +66,7 @@ func (s *Store) Open(ctx context.Context, member string, ttl time.Duration) (dri
 	defer n.mu.Unlock()
 	n.deadline = sent.Add(ttl)
 	n.timer = time.AfterFunc(time.Until(n.deadline), n.expire)
-	s.wg.Go(n.watch)
+	s.run(n.watch)
 	return n, nil
 }
 
@@ -137,12 +137,14 @@ func (s *session) lose() {
 	s.timer.Stop()
 	s.cancel()
 	signal(s.changed)
-	s.store.wg.Go(func() {
+	if !s.store.run(func() {
 		defer close(s.buried)
 		ctx, cancel := context.WithTimeout(s.store.ctx, s.ttl)
 		defer cancel()
 		_ = s.destroy(ctx) // else Consul ends it in time
-	})
+	}) {
+		close(s.buried)
+	}
 }
 
 // failed returns what an error of a call means for the session.
@@ -208,7 +210,7 @@ func (s *session) keepAlive(ctx context.Context) (driver.Grant, error) {
 	grant := s.compare(before, entries)
 	own := false
 	for _, entry := range sessions {
-		switch id := entry.Key[strings.LastIndexByte(entry.Key, '/')+1:]; {
+		switch id := strings.TrimPrefix(entry.Key, s.store.layout.members(s.member)); {
 		case entry.Session != id:
 		case id == s.id:
 			own = true
