@@ -286,6 +286,8 @@ var queueCases = []Case{
 					}
 				}()
 			}
+			// All wait by now; who does not is not woken by the first release, whatever the store.
+			time.Sleep(300 * time.Millisecond)
 			const rounds = 3
 			current := holder
 			for i := range rounds {
