@@ -25,6 +25,13 @@ type term struct {
 	until time.Time // released, or the end of what its session was granted
 }
 
+// count returns how many terms there were.
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.won
+}
+
 // begin enters a term that its holder may trust until then.
 func (l *ledger) begin(election string, token uint64, until time.Time) *term {
 	l.mu.Lock()
@@ -72,8 +79,15 @@ func tortureDatabase(t *testing.T, admin string, duration time.Duration) {
 	const processes, members, elections = 4, 4, 12
 	const ttl = time.Second
 	l := &ledger{t: t, terms: make(map[string]*term)}
-	ctx, cancel := context.WithTimeout(context.Background(), duration)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	go func() {
+		defer cancel()
+		time.Sleep(duration) // and a slow machine takes longer for terms enough
+		for end := time.Now().Add(time.Minute); l.count() < 20 && time.Now().Before(end); {
+			time.Sleep(100 * time.Millisecond) // between two looks
+		}
+	}()
 	var wg sync.WaitGroup
 	for p := range processes {
 		s := openStore(t, admin)
