@@ -237,10 +237,21 @@ func (m *Member) releaseAt(s *session, election string, token uint64) bool {
 			return false
 		}
 		m.emit(ReleaseFailed{Meta: s.metaOf(election, token), Err: err})
+		if errors.Is(err, driver.ErrInvalid) && m.standsOnlyIn(election) {
+			// The store does not allow it, and may never. The session is for nothing else: its end frees the election.
+			s.lose(fmt.Errorf("the store refuses to release %s: %w", election, err))
+			return false
+		}
 		if sleep(s.ctx, m.backoff(failures)) != nil {
 			return false
 		}
 	}
+}
+
+func (m *Member) standsOnlyIn(election string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stands[election] != nil && len(m.stands) == 1
 }
 
 // releaseStray releases what the store says that the session holds although nobody here stands for it: the effect of a request whose answer was lost after its

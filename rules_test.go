@@ -677,3 +677,30 @@ func TestRefusedLater(t *testing.T) {
 		}
 	})
 }
+
+// A store that refuses releases, because a privilege was withdrawn, keeps nobody from ending: the session's end frees the election.
+func TestRefusedRelease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bench) {
+		m := b.join(tenure.Config{ID: "a"})
+		b.intercept(func(_ context.Context, op string) error {
+			if op == "release" {
+				return fmt.Errorf("%w: not authenticated", driver.ErrInvalid)
+			}
+			return nil
+		}, nil)
+		ended := make(chan error, 1)
+		go func() { ended <- m.Lead(t.Context(), "e", func(context.Context, *tenure.Term) error { return nil }) }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("Lead: %v", err)
+			}
+		case <-time.After(time.Minute): // virtual
+			t.Fatal("Lead has not ended a minute after its work has")
+		}
+		if leader := b.leader("e"); leader != "" {
+			t.Errorf("%s leads", leader)
+		}
+		leave(t, m)
+	})
+}
