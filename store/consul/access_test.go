@@ -176,6 +176,7 @@ func TestTokenIsRevoked(t *testing.T) {
 	old := g.grant(t, sessionRule+keyRule)
 	put(old)
 	o := newOffice(t)
+	o.Revoked = true
 	url := "consul://" + g.Addr() + "?min-ttl=1s&prefix=app/&token-file=" + file
 	startMember(t, url, o, "orders", "a", 3*time.Second)
 	o.AwaitLeader("a")

@@ -281,6 +281,7 @@ func TestSessionDestroyed(t *testing.T) {
 	server := testserver.StartConsul(t)
 	admin := client(t, server.URL())
 	o := newOffice(t)
+	o.Revoked = true
 	destroy := func(member string) {
 		t.Helper()
 		sessions, _, err := admin.Session().List(nil)
