@@ -353,7 +353,7 @@ func (s *session) release(ctx context.Context, n *standing, token uint64) error 
 				return nil
 			}
 		}
-		_, err := s.store.write(ctx, "release "+strconv.Quote(n.election), change(at, &api.KVTxnOp{Verb: api.KVUnlock, Key: n.key, Flags: flags, Session: s.id}))
+		_, err := s.store.write(ctx, "release "+strconv.Quote(n.election), change(at, s.unlockOp(n.key)))
 		if !errors.Is(err, errChanged) {
 			return err
 		}

@@ -128,10 +128,10 @@ func (s *session) bequeath(ctx context.Context, n *standing, at uint64) (bool, e
 	if next == nil {
 		return false, nil
 	}
-	ops := append(change(at, &api.KVTxnOp{Verb: api.KVUnlock, Key: n.key, Flags: flags, Session: s.id}),
+	ops := append(change(at, s.unlockOp(n.key)),
 		&api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVCheckIndex, Key: next.Key, Index: next.ModifyIndex}}, // delete-cas is content when there is none
 		&api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: next.Key}},
-		&api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVLock, Key: n.key, Value: next.Value, Flags: flags, Session: next.Session}})
+		&api.TxnOp{KV: lockFor(next.Session, n.key, next.Value)})
 	_, err := s.store.write(ctx, "hand "+strconv.Quote(n.election)+" over", ops)
 	if errors.Is(err, errChanged) || errors.Is(err, errDelayed) || errors.Is(err, driver.ErrSessionLost) {
 		return false, nil // whose session is lost, the other attempt tells

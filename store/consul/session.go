@@ -92,8 +92,15 @@ func (s *session) enterMember(ctx context.Context) error {
 	return err
 }
 
-func (s *session) lockOp(key string, value []byte) *api.KVTxnOp {
-	return &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Flags: flags, Session: s.id}
+func (s *session) lockOp(key string, value []byte) *api.KVTxnOp { return lockFor(s.id, key, value) }
+
+// lockFor locks a key for a session, which may be another's.
+func lockFor(session, key string, value []byte) *api.KVTxnOp {
+	return &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Flags: flags, Session: session}
+}
+
+func (s *session) unlockOp(key string) *api.KVTxnOp {
+	return &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Flags: flags, Session: s.id}
 }
 
 func (s *session) ID() string { return s.id }
