@@ -325,10 +325,13 @@ func (s *session) publish(ctx context.Context, own *mvccpb.KeyValue, bid driver.
 	return r.Succeeded, nil
 }
 
-// claim notes that the session is told that it holds the election, and watches its key.
+// claim notes that the session is told that it holds the election, watches its key, and tells whoever is next.
 func (s *session) claim(n *standing, v view) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !n.held {
+		go s.herald(n.key, v.own.CreateRevision)
+	}
 	n.created, n.held, n.wait = v.own.CreateRevision, true, nil
 	s.watchKey(n, v.revision)
 }

@@ -189,7 +189,6 @@ func (s *session) watchKey(n *standing, revision int64) {
 	created := n.created
 	go func() {
 		defer cancel()
-		s.herald(ctx, n.key, created)
 		select {
 		case <-time.After(calm):
 		case <-ctx.Done():
@@ -221,7 +220,7 @@ func (s *session) watchKey(n *standing, revision int64) {
 
 // herald writes the key of a session that has come to lead as it is. That tells whoever is next, who watches it, that nobody else is before them. When it fails the
 // next handover costs a read.
-func (s *session) herald(ctx context.Context, key string, created int64) {
+func (s *session) herald(key string, created int64) {
 	same := []clientv3.OpOption{clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease()}
-	_, _ = s.store.txn(ctx, "herald "+strconv.Quote(key), []clientv3.Cmp{term(key, uint64(created))}, []clientv3.Op{clientv3.OpPut(key, "", same...)}, nil)
+	_, _ = s.store.txn(s.ctx, "herald "+strconv.Quote(key), []clientv3.Cmp{term(key, uint64(created))}, []clientv3.Op{clientv3.OpPut(key, "", same...)}, nil)
 }
