@@ -30,7 +30,7 @@ func TestStoppedLeader(t *testing.T) {
 	c := testserver.StartChild(t, "lead", server.URL(), nil)
 	first := c.Says("leads")
 	c.Signal(syscall.SIGSTOP)
-	f := startFleet(t, server.URL())
+	f := startFleet(t, fleetTTL, server.URL())
 	second := f.leads()
 	if second <= first {
 		t.Errorf("token %d after %d", second, first)
