@@ -224,18 +224,7 @@ func TestCompactedWhileWaiting(t *testing.T) {
 	}
 	compact() // between the refusal and the wait
 	won := campaign(t, waiter, "e")
-	states := make(chan driver.Record, 16)
-	watching, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		for watching.Err() == nil {
-			for r, err := range s.Watch(watching, "e") {
-				if err == nil {
-					states <- r
-				}
-			}
-		}
-	}()
+	states := statesOf(t, s, "e")
 	if r := <-states; r.Session != holder.ID() {
 		t.Errorf("the watch begins with %+v", r)
 	}

@@ -37,19 +37,7 @@ func TestNextInLineLeadsWithoutAsking(t *testing.T) {
 	}
 	leads := func(c candidate, release func() error) {
 		t.Helper()
-		c.proxy.Blackhole(testserver.ToServer)
-		if err := release(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-c.awaited; err != nil {
-			t.Fatal(err)
-		}
-		r, err := c.Acquire(deadline(t), driver.Bid{Election: "e", Value: []byte("of " + c.ID()), Queue: true})
-		if err != nil || r.Session != c.ID() || r.Token <= held.Token {
-			t.Fatalf("Acquire while nothing reaches the server: %+v, %v", r, err)
-		}
-		held = r
-		c.proxy.Heal()
+		held = testserver.LeadsUnheard(t, c.proxy, c, driver.Bid{Election: "e", Value: []byte("of " + c.ID()), Queue: true}, c.awaited, held.Token, release)
 	}
 	second, third := stand("second"), stand("third")
 	await(second)

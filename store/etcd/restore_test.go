@@ -1,14 +1,12 @@
 package etcd_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/internal/testserver"
 )
 
@@ -73,18 +71,7 @@ func TestWatchOfOtherData(t *testing.T) {
 	acquire(t, before, "e")
 	after := openSession(t, openStore(t, fresh.URL()), "after", time.Hour)
 	want := acquire(t, after, "e")
-	states := make(chan driver.Record, 16)
-	watching, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		for watching.Err() == nil {
-			for r, err := range s.Watch(watching, "e") {
-				if err == nil {
-					states <- r
-				}
-			}
-		}
-	}()
+	states := statesOf(t, s, "e")
 	if r := <-states; r.Session != before.ID() {
 		t.Fatalf("the watch begins with %+v", r)
 	}

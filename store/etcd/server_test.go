@@ -121,6 +121,24 @@ func campaign(t testing.TB, s driver.Session, election string) <-chan outcome {
 	return result
 }
 
+// statesOf watches an election until the test ends, through whatever fails.
+func statesOf(t testing.TB, s *etcd.Store, election string) <-chan driver.Record {
+	t.Helper()
+	states := make(chan driver.Record, 16)
+	watching, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	go func() {
+		for watching.Err() == nil {
+			for r, err := range s.Watch(watching, election) {
+				if err == nil {
+					states <- r
+				}
+			}
+		}
+	}()
+	return states
+}
+
 // renewed renews until it succeeds: the first attempts may meet connections that are dead.
 func renewed(t testing.TB, s driver.Session) driver.Grant {
 	t.Helper()

@@ -1,7 +1,6 @@
 package zookeeper_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -34,21 +33,7 @@ func TestHeirLeadsWithoutAsking(t *testing.T) {
 	}
 	leads := func(c candidate, release func() error) {
 		t.Helper()
-		c.proxy.Blackhole(testserver.ToServer)
-		if err := release(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-c.awaited; err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		r, err := c.Acquire(ctx, bid)
-		if err != nil || r.Session != c.ID() || r.Token <= held.Token {
-			t.Fatalf("Acquire while nothing reaches the server: %+v, %v", r, err)
-		}
-		held = r
-		c.proxy.Heal()
+		held = testserver.LeadsUnheard(t, c.proxy, c, bid, c.awaited, held.Token, release)
 	}
 	second, third := stand("second"), stand("third")
 	leads(second, func() error { return first.Release(t.Context(), "e", held.Token) })
