@@ -71,7 +71,7 @@ type Server struct {
 }
 
 // Start starts a server and returns when it serves: a node of several when a majority has found together. When the context ends before, what was
-// started is stopped. Errors that wrap driver.ErrInvalid name the field that is wrong.
+// started is stopped. What is wrong with the configuration is a *FieldError.
 func Start(ctx context.Context, c Config) (*Server, error) {
 	logger, level, err := c.logger()
 	if err != nil {
@@ -82,10 +82,10 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("embedded: %w: Config.DataDir: %w", driver.ErrInvalid, err)
+		return nil, invalid("DataDir", c.DataDir, cause(err))
 	}
 	if used, err := inUse(c.DataDir); err != nil {
-		return nil, fmt.Errorf("embedded: %w: Config.DataDir: %w", driver.ErrInvalid, err)
+		return nil, invalid("DataDir", c.DataDir, cause(err))
 	} else if used {
 		return nil, fmt.Errorf("embedded: start: another server uses the data in %s: stop it, or name another directory", c.DataDir)
 	}
@@ -99,8 +99,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	s := &Server{etcd: etcd, level: level, ended: make(chan struct{})}
 	if c.InitialCluster != "" && ofSingle(etcd) {
 		s.abandon()
-		return nil, fmt.Errorf("embedded: %w: Config.DataDir %q: it has the data of a single node, which stays one: name an empty directory, or restore a snapshot into one on each node",
-			driver.ErrInvalid, c.DataDir)
+		return nil, invalid("DataDir", c.DataDir, "it has the data of a single node, which stays one: name an empty directory, or restore a snapshot into one on each node")
 	}
 	select {
 	case <-etcd.Server.ReadyNotify():
@@ -164,9 +163,23 @@ func (s *Server) abandon() {
 	s.Close()
 }
 
-func invalid(field, value, remedy string) error {
-	return fmt.Errorf("embedded: %w: Config.%s %q: %s", driver.ErrInvalid, field, value, remedy)
+// A FieldError says what is wrong with a field of a Config. It matches driver.ErrInvalid.
+type FieldError struct {
+	Field, Value string
+	Remedy       string
+	Others       []string // the fields that Remedy names, in its order
 }
+
+func invalid(field, value, remedy string, others ...string) error {
+	return &FieldError{field, value, remedy, others}
+}
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("embedded: %v: Config.%s %q: %s", driver.ErrInvalid, e.Field, e.Value, e.Remedy)
+}
+
+// Unwrap returns driver.ErrInvalid.
+func (e *FieldError) Unwrap() error { return driver.ErrInvalid }
 
 // logger returns one that writes to the standard error, and its level.
 func (c Config) logger() (*zap.Logger, zap.AtomicLevel, error) {
@@ -205,14 +218,14 @@ func (c Config) translate(logger *zap.Logger) (*embed.Config, error) {
 		{"Name", c.Name, "InitialCluster", c.InitialCluster}, {"PeerListen", c.PeerListen, "InitialCluster", c.InitialCluster},
 	} {
 		if (pair.a == "") != (pair.b == "") {
-			return nil, invalid(pair.first, pair.a, "it belongs to "+pair.second+": give both, or neither")
+			return nil, invalid(pair.first, pair.a, "it belongs to "+pair.second+": give both, or neither", pair.second)
 		}
 	}
 	if c.ClientCAFile != "" && c.CertFile == "" {
-		return nil, invalid("ClientCAFile", c.ClientCAFile, "give CertFile and KeyFile too")
+		return nil, invalid("ClientCAFile", c.ClientCAFile, "give CertFile and KeyFile too", "CertFile", "KeyFile")
 	}
 	if c.PeerCAFile != "" && c.PeerCertFile == "" {
-		return nil, invalid("PeerCAFile", c.PeerCAFile, "give PeerCertFile and PeerKeyFile too")
+		return nil, invalid("PeerCAFile", c.PeerCAFile, "give PeerCertFile and PeerKeyFile too", "PeerCertFile", "PeerKeyFile")
 	}
 	if err := c.checkFiles(); err != nil {
 		return nil, err
@@ -232,7 +245,7 @@ func (c Config) translate(logger *zap.Logger) (*embed.Config, error) {
 		}
 		e.AdvertiseClientUrls = []url.URL{{Scheme: clients.Scheme, Host: c.Advertise}}
 	} else if ip := net.ParseIP(clients.Hostname()); ip.IsUnspecified() {
-		return nil, invalid("Advertise", "", "name the host and port by which clients reach this server, as Listen is "+c.Listen)
+		return nil, invalid("Advertise", "", "name the host and port by which clients reach this server, as Listen is "+c.Listen, "Listen")
 	}
 	return e, c.peers(e)
 }

@@ -16,7 +16,7 @@ func (c Config) checkFiles() error {
 			continue
 		}
 		if _, err := tls.LoadX509KeyPair(pair.cert, pair.key); err != nil {
-			return invalid(pair.certField, pair.cert, "with "+pair.keyField+" "+pair.key+": "+cause(err))
+			return invalid(pair.certField, pair.cert, "with "+pair.keyField+" "+pair.key+": "+cause(err), pair.keyField)
 		}
 	}
 	for field, file := range map[string]string{"ClientCAFile": c.ClientCAFile, "PeerCAFile": c.PeerCAFile} {

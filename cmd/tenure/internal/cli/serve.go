@@ -6,13 +6,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gotenure/tenure/driver"
 	"github.com/gotenure/tenure/store/embedded"
 )
 
@@ -70,13 +68,14 @@ func runServe(cmd *cobra.Command, c embedded.Config) error {
 			fmt.Fprintln(os.Stderr, "tenure: waiting for a majority of the nodes in --initial-cluster: start them, and check that they reach each other at the addresses in it")
 		}
 	})
+	var wrong *embedded.FieldError
 	server, err := embedded.Start(ctx, c)
 	notice.Stop()
 	switch {
 	case ctx.Err() != nil:
 		return nil // it was told to stop before it served
-	case errors.Is(err, driver.ErrInvalid):
-		return &exitError{codeConfig, byFlags(err)}
+	case errors.As(err, &wrong):
+		return usage("%w", byFlags(wrong))
 	case err != nil:
 		return &exitError{codeUnavailable, err}
 	}
@@ -104,21 +103,14 @@ var serveFlags = map[string]string{
 	"LogLevel": "--log-level",
 }
 
-// field is the name of one, as a word of its own that is not part of a path.
-var field = regexp.MustCompile(`(Config\.)?\b(Peer)?(DataDir|Listen|Advertise|Name|InitialCluster|CertFile|KeyFile|ClientCAFile|CAFile|LogLevel)\b`)
-
-// byFlags is an error of package embedded in the words of the command line. What is in quotes is the user's.
-func byFlags(err error) error {
-	parts := strings.Split(err.Error(), `"`)
-	for i := 0; i < len(parts); i += 2 {
-		parts[i] = field.ReplaceAllStringFunc(parts[i], func(name string) string {
-			if flag := serveFlags[strings.TrimPrefix(name, "Config.")]; flag != "" {
-				return flag
-			}
-			return name
-		})
+// byFlags is an error of package embedded in the words of the command line.
+func byFlags(e *embedded.FieldError) error {
+	remedy, rest := "", e.Remedy
+	for _, other := range e.Others {
+		before, after, _ := strings.Cut(rest, other)
+		remedy, rest = remedy+before+serveFlags[other], after
 	}
-	return &scrubbed{strings.Replace(strings.Join(parts, `"`), "embedded: invalid: ", "", 1), err}
+	return fmt.Errorf("%s %q: %s", serveFlags[e.Field], e.Value, remedy+rest)
 }
 
 // waitNotice is how long a node of several starts before it is said what it waits for.

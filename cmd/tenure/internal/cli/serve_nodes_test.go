@@ -128,7 +128,7 @@ func TestServeTLS(t *testing.T) {
 	server.ends(0, "")
 
 	several := []string{"--name", "a", "--peer-listen", "127.0.0.1:0", "--initial-cluster", "a=127.0.0.1:1,b=127.0.0.1:2,c=127.0.0.1:3"}
-	s.tenure("several", append(serve, several...)...).ends(codeConfig, `--data-dir "data": it has the data of a single node`)
+	s.tenure("several", append(serve, several...)...).ends(codeUsage, `--data-dir "data": it has the data of a single node`)
 	serve[2] = "other"
 	lone := s.tenure("lone", append(serve, several...)...)
 	s.eventually("it says what it waits for", func() bool {
