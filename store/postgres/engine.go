@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/gotenure/tenure/store/sqlstore"
@@ -177,6 +179,25 @@ func (e *engine) rehearse(config *pgxpool.Config, urgent bool) {
 	config.MinConns = 1
 }
 
+// uncancelled makes connections on which nothing is cancelled at the server when a context ends, after given. Requests to cancel make PgBouncer 1.18 and 1.19 crash now
+// and then (pgbouncer#822), and with it all who connect through it; what they would end has effects that are found out later anyway.
+func uncancelled(given func(context.Context, *pgconn.Config, net.Conn) (net.Conn, error)) func(context.Context, *pgconn.Config, net.Conn) (net.Conn, error) {
+	return func(ctx context.Context, config *pgconn.Config, conn net.Conn) (net.Conn, error) {
+		if given != nil {
+			var err error
+			if conn, err = given(ctx, config, conn); err != nil {
+				return nil, err
+			}
+		}
+		return unaddressed{conn}, nil
+	}
+}
+
+// An unaddressed connection does not say where requests to cancel would have to go.
+type unaddressed struct{ net.Conn }
+
+func (unaddressed) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "none"} }
+
 // pools makes the pools. A pool connects when it is first used.
 func (e *engine) pools(ctx context.Context, config *pgxpool.Config) error {
 	after := config.AfterConnect
@@ -185,6 +206,7 @@ func (e *engine) pools(ctx context.Context, config *pgxpool.Config) error {
 	base.ShouldPing = shouldPing
 	if e.begin {
 		base.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+		base.ConnConfig.AfterNetConnect = uncancelled(base.ConnConfig.AfterNetConnect)
 	} else {
 		base.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			if after != nil {

@@ -119,3 +119,50 @@ func TestConformanceBehindPooler(t *testing.T) {
 		return h
 	})
 }
+
+// A request whose context ends is not cancelled at the server, for that can end the pooler. What it does later is found out.
+func TestPoolerIsNotAskedToCancel(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartPostgres(t)
+	pooler := testserver.StartPgBouncer(t, server)
+	s := openSession(t, openStore(t, pooler.URL()), "leader", time.Hour)
+	r, err := s.Acquire(deadline(t), driver.Bid{Election: "e"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := connect(t, server.URL())
+	tx, err := admin.Begin(deadline(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(deadline(t), "SELECT FROM tenure.elections WHERE name = 'e' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	looks := connect(t, server.URL())
+	blocked := func() bool {
+		return query[bool](t, looks, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock')")
+	}
+	ctx, cancel := context.WithCancel(deadline(t))
+	released := make(chan error, 1)
+	go func() { released <- s.Release(ctx, "e", r.Token) }()
+	eventually(t, func() string {
+		if !blocked() {
+			return "the release does not wait for the record"
+		}
+		return ""
+	})
+	cancel()
+	if err := <-released; err == nil {
+		t.Fatal("Release has an answer")
+	}
+	time.Sleep(500 * time.Millisecond) // in which a request to cancel would arrive
+	if !blocked() {
+		t.Error("the release was cancelled at the server")
+	}
+	if err := tx.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(deadline(t), "e", r.Token); err != nil {
+		t.Errorf("Release again: %v", err)
+	}
+}
