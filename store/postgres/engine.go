@@ -179,24 +179,27 @@ func (e *engine) rehearse(config *pgxpool.Config, urgent bool) {
 	config.MinConns = 1
 }
 
-// uncancelled makes connections on which nothing is cancelled at the server when a context ends, after given. Requests to cancel make PgBouncer 1.18 and 1.19 crash now
-// and then (pgbouncer#822), and with it all who connect through it; what they would end has effects that are found out later anyway.
-func uncancelled(given func(context.Context, *pgconn.Config, net.Conn) (net.Conn, error)) func(context.Context, *pgconn.Config, net.Conn) (net.Conn, error) {
-	return func(ctx context.Context, config *pgconn.Config, conn net.Conn) (net.Conn, error) {
-		if given != nil {
-			var err error
-			if conn, err = given(ctx, config, conn); err != nil {
-				return nil, err
-			}
+// uncancelled dials connections on which nothing is cancelled at the server when a context ends. Requests to cancel make PgBouncer 1.18 and 1.19 crash now and then
+// (pgbouncer#822), and with it all who connect through it; what they would end has effects that are found out later anyway. TLS comes on top of such a connection.
+func uncancelled(dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if network == nowhere.Net {
+			return nil, errors.New("requests are not cancelled through a pooler")
+		}
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
 		}
 		return unaddressed{conn}, nil
 	}
 }
 
-// An unaddressed connection does not say where requests to cancel would have to go.
+// An unaddressed connection does not say where a request to cancel would have to go.
 type unaddressed struct{ net.Conn }
 
-func (unaddressed) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "none"} }
+func (unaddressed) RemoteAddr() net.Addr { return nowhere }
+
+var nowhere = &net.UnixAddr{Net: "nowhere"}
 
 // pools makes the pools. A pool connects when it is first used.
 func (e *engine) pools(ctx context.Context, config *pgxpool.Config) error {
@@ -206,7 +209,7 @@ func (e *engine) pools(ctx context.Context, config *pgxpool.Config) error {
 	base.ShouldPing = shouldPing
 	if e.begin {
 		base.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-		base.ConnConfig.AfterNetConnect = uncancelled(base.ConnConfig.AfterNetConnect)
+		base.ConnConfig.DialFunc = uncancelled(base.ConnConfig.DialFunc)
 	} else {
 		base.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			if after != nil {
