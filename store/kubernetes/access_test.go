@@ -207,7 +207,17 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("Open with a TTL of %v: %v; want ErrInvalid", ttl, err)
 		}
 	}
+	listed := false
 	nowhere := open(t, strings.Replace(storeURL, a.namespace, "nowhere", 1))
+	for _, err := range nowhere.List(t.Context(), "") {
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), `namespace "nowhere" does not exist`) {
+			t.Errorf("List: %v; want ErrInvalid that names the namespace", err)
+		}
+		listed = true
+	}
+	if !listed {
+		t.Error("List of a namespace that does not exist is empty")
+	}
 	s, err := nowhere.Open(t.Context(), "m", time.Minute)
 	if err != nil {
 		t.Fatal(err)

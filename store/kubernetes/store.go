@@ -215,9 +215,21 @@ func (s *Store) put(ctx context.Context, name string, object map[string]any) (*l
 func (s *Store) create(ctx context.Context, election string) (*lease, error) {
 	l, err := s.call(ctx, http.MethodPost, s.path(""), created(election))
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("kubernetes: %w: namespace %q does not exist: create it, or name another: %w", errInvalid, s.namespace, err)
+		return nil, s.noNamespace(err)
 	}
 	return l, err
+}
+
+func (s *Store) noNamespace(err error) error {
+	return fmt.Errorf("kubernetes: %w: namespace %q does not exist: create it, or name another: %w", errInvalid, s.namespace, err)
+}
+
+// exists returns an error when the namespace does not exist. Lists of it are empty. Who may not read namespaces does not learn it.
+func (s *Store) exists(ctx context.Context) error {
+	if err := s.client.do(ctx, http.MethodGet, "/api/v1/namespaces/"+s.namespace, nil, nil, nil); apierrors.IsNotFound(err) {
+		return s.noNamespace(err)
+	}
+	return nil
 }
 
 func (s *Store) call(ctx context.Context, method, path string, object map[string]any) (*lease, error) {
@@ -283,8 +295,10 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Record
 			err    error
 		}
 		var items []item
+		empty := true
 		const perPage = 500
 		err := s.list(ctx, url.Values{"limit": {strconv.Itoa(perPage)}}, func(p page) error {
+			empty = empty && len(p.Items) == 0
 			for _, text := range p.Items {
 				l, err := parseLease(text)
 				if err != nil {
@@ -303,6 +317,9 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Record
 			}
 			return nil
 		})
+		if err == nil && empty {
+			err = s.exists(ctx)
+		}
 		if err != nil {
 			yield(driver.Record{}, s.access.explain(ctx, "", err))
 			return
