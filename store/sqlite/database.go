@@ -25,7 +25,8 @@ type database struct {
 
 	files   [3]fs.FileInfo // the file, its log and the log's index, as opened
 	closing chan struct{}
-	settled atomic.Bool // no process has a file open any more that was at this path before
+	until   atomic.Int64 // when the last session of this process expires that was opened or renewed in it, in nanoseconds since started
+	settled atomic.Bool  // no process has a file open any more that was at this path before
 }
 
 // suffixes of the three files that make one database while it is open.
@@ -42,15 +43,22 @@ func openDatabase(ctx context.Context, given string, o Options) (*database, erro
 	return d, err
 }
 
-func tryDatabase(ctx context.Context, given string, o Options) (*database, error) {
+func tryDatabase(ctx context.Context, given string, o Options) (opened *database, err error) {
 	path, err := create(given, o)
 	if err != nil {
 		return nil, err
 	}
+	if err := parted(ctx, path); err != nil {
+		return nil, err
+	}
 	d := &database{given: given, path: path, closing: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			d.close(errors.Is(err, errReplaced) || whoMixes(path) != "")
+		}
+	}()
 	for _, c := range []**connection{&d.renew, &d.work, &d.read} {
 		if *c, err = openConnection(ctx, path); err != nil {
-			d.close(false)
 			return nil, err
 		}
 		if c != &d.renew {
@@ -61,17 +69,14 @@ func tryDatabase(ctx context.Context, given string, o Options) (*database, error
 			d.files, err = stat(given)
 		}
 		if err != nil {
-			d.close(false)
 			return nil, err
 		}
 	}
 	// A log that is new must not vanish in a power cut with the commits in it.
 	if err := syncDirectory(filepath.Dir(path)); err != nil {
-		d.close(false)
 		return nil, fmt.Errorf("sync of the directory: %w", err)
 	}
 	if !d.same() {
-		d.close(true)
 		return nil, fmt.Errorf("%w while it was being opened", errReplaced)
 	}
 	return d, nil
@@ -88,15 +93,14 @@ func create(given string, o Options) (string, error) {
 	if err != nil {
 		return "", unusable(given, err)
 	}
-	flags := os.O_RDWR
-	if !o.NoCreate {
-		flags |= os.O_CREATE
-	}
-	file, err := os.OpenFile(path, flags, 0o600)
-	if err != nil {
-		if o.NoCreate && errors.Is(err, fs.ErrNotExist) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if o.NoCreate {
 			return "", fmt.Errorf("%w: the file does not exist: create it first, with tenure store init, or allow it to be created", driver.ErrInvalid)
 		}
+		file, err = createFile(path)
+	}
+	if err != nil {
 		return "", unusable(path, err)
 	}
 	info, err := file.Stat()
@@ -120,6 +124,44 @@ func create(given string, o Options) (string, error) {
 		return "", unusable(path, err)
 	}
 	return path, nil
+}
+
+// createFile makes the file, or opens it if another process was faster.
+func createFile(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) // created where a symbolic link leads
+	}
+	if err != nil {
+		return nil, err
+	}
+	// A log and an index that are there are of another file, which was deleted or moved, and may be in use. SQLite would delete the log, but go on with
+	// the index, and those who have the other file open would read and write as this one's index says.
+	for _, suffix := range suffixes[1:] {
+		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(err, file.Close())
+		}
+	}
+	return file, nil
+}
+
+// parted waits until the log at the path is not in use any more with another file, which was there before. Its members take their log away when they
+// notice, at once unless they are stopped.
+func parted(ctx context.Context, path string) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		holder := whoMixes(path)
+		if holder == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s has the log %s-wal open, but not the file: a member whose file was replaced takes its log away as soon as it runs again, "+
+				"and whatever else reads the log has to end: %w", holder, path, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
 }
 
 // stat identifies the files at the path.
@@ -298,15 +340,23 @@ func abs(v int64) int64 {
 	return v
 }
 
-// expiry returns how long it takes until the last session that lives has expired.
-func (d *database) expiry(ctx context.Context) (time.Duration, error) {
-	rows, err := d.read.run(ctx, sqlstore.Script{ReadOnly: true, Stmts: []sqlstore.Stmt{{SQL: "SELECT max(0, coalesce(max(expires_at) - " + now + ", 0)) FROM tenure_sessions"}}})
-	if err != nil {
-		return 0, err
+// lease notes that a session of this process is being opened or renewed.
+func (d *database) lease(ttl time.Duration) {
+	until := int64(time.Since(started) + ttl)
+	for {
+		if old := d.until.Load(); old >= until || d.until.CompareAndSwap(old, until) {
+			return
+		}
 	}
-	µs, _ := rows[0][0][0].(int64)
-	return time.Duration(µs) * time.Microsecond, nil
 }
+
+// leased returns how long it takes until no member of this process relies on its session any more.
+func (d *database) leased() time.Duration {
+	return time.Duration(d.until.Load()) - time.Since(started)
+}
+
+// started is when times within this process count from.
+var started = time.Now()
 
 // version returns SQLite's data_version.
 func (d *database) version(ctx context.Context) (int64, error) {

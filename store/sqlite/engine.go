@@ -115,18 +115,19 @@ func (e *engine) guard(d *database) {
 // retire closes a database whose file is not at the path any more, once everybody who had a session in it must have given up. Until then
 // other processes see by its open files that they have to wait: see settle.
 func (e *engine) retire(d *database) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	remaining, err := d.expiry(ctx)
-	cancel()
-	if err != nil {
-		// What is left of the file cannot be read. A minute is longer than the usual TTL.
-		remaining = time.Minute
-	}
-	timer := time.NewTimer(remaining)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-e.closed:
+	for closed := false; !closed; {
+		// Not as the file says it: who opens the new one may be writing to a log that the old one had.
+		remaining := d.leased()
+		if remaining <= 0 {
+			break
+		}
+		timer := time.NewTimer(remaining)
+		select {
+		case <-timer.C:
+		case <-e.closed:
+			closed = true
+		}
+		timer.Stop()
 	}
 	d.close(true)
 }
@@ -140,6 +141,9 @@ func (e *engine) Run(ctx context.Context, script sqlstore.Script) ([][]sqlstore.
 			return nil, fmt.Errorf("%w: %w", driver.ErrSessionLost, err)
 		}
 		return nil, err
+	}
+	if script.Lease > 0 {
+		d.lease(script.Lease)
 	}
 	if script.Urgent {
 		return d.renew.do(ctx, func(ctx context.Context, c *connection) ([][]sqlstore.Row, error) {

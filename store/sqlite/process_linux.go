@@ -71,6 +71,26 @@ func whoHasDeleted(path string) []string {
 	return found
 }
 
+// whoMixes describes a process that uses the log at the path, but not the file there: the file was replaced under it, alone, and whoever opened the new one
+// with that log would read and write a mixture of both. It is "" when there is none. Every connection opens the file before its log.
+func whoMixes(path string) string {
+	for pid, fds := range openFiles() {
+		var files, logs int
+		for _, name := range fds {
+			switch name {
+			case path:
+				files++
+			case path + "-wal":
+				logs++
+			}
+		}
+		if logs > files {
+			return describe(pid)
+		}
+	}
+	return ""
+}
+
 // openFiles yields the processes that can be seen, each with the names of its open files by descriptor.
 func openFiles() func(yield func(int, map[string]string) bool) {
 	return func(yield func(int, map[string]string) bool) {

@@ -202,6 +202,26 @@ func TestDeletedUnderAStoppedLeader(t *testing.T) {
 	session(t, store, "newcomer", time.Minute)
 }
 
+// A leader that is stopped when a copy takes the file's place still uses the log that lies beside the copy now: nobody opens the two together.
+func TestCopiedUnderAStoppedLeader(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tenure.db")
+	p := start(t, "leader", path, "3s")
+	p.expect("renewed")
+	p.signal(syscall.SIGSTOP)
+	replacements["replaced by a copy"](t, path)
+	_, err := sqlite.New(within(t, time.Second), path, sqlite.Options{})
+	pid := strconv.Itoa(p.cmd.Process.Pid)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), pid) || !strings.Contains(err.Error(), "stopped") {
+		t.Fatalf("New: %v; want it to wait for process %s", err, pid)
+	}
+	t.Log(err)
+	p.signal(syscall.SIGCONT)
+	acquire(t, session(t, openFor(t, path), "newcomer", time.Minute), "e")
+	p.expect("lost")
+	integrity(t, path)
+}
+
 // The same within one process: its store goes on with the new file by itself.
 func TestReplacedUnderTheStore(t *testing.T) {
 	t.Parallel()
@@ -215,6 +235,10 @@ func TestReplacedUnderTheStore(t *testing.T) {
 			before := acquire(t, old, "e")
 			sent := time.Now()
 			if _, err := old.KeepAlive(within(t, patience)); err != nil {
+				t.Fatal(err)
+			}
+			index, err := os.Stat(path + "-shm")
+			if err != nil {
 				t.Fatal(err)
 			}
 			replace(t, path)
@@ -241,6 +265,9 @@ func TestReplacedUnderTheStore(t *testing.T) {
 			}
 			if r.Token <= before.Token && how != "log deleted" && how != "log and index deleted" {
 				t.Errorf("token %d after %d", r.Token, before.Token)
+			}
+			if now, err := os.Stat(path + "-shm"); err != nil || os.SameFile(now, index) && how != "log deleted" {
+				t.Errorf("the new file has the old one's index (%v): who has the old one open reads it as the new one's index says", err)
 			}
 			if _, err := old.KeepAlive(within(t, patience)); !errors.Is(err, driver.ErrSessionLost) {
 				t.Errorf("KeepAlive of the lost session: %v", err)

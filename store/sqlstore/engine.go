@@ -25,9 +25,10 @@ type Engine interface {
 // A Script is a straight line of statements for one transaction. No statement depends on the answer to an earlier one: each is
 // conditioned on what the tables say. So a script can go to the server in one round trip.
 type Script struct {
-	Name     string // what it is for, in errors: "acquire"
-	ReadOnly bool   // it changes nothing and locks nothing, and needs no transaction when it has one statement
-	Urgent   bool   // a renewal: it must not wait for a connection behind others
+	Name     string        // what it is for, in errors: "acquire"
+	ReadOnly bool          // it changes nothing and locks nothing, and needs no transaction when it has one statement
+	Urgent   bool          // a renewal: it must not wait for a connection behind others
+	Lease    time.Duration // that of the session that the script opens or renews: once it was committed, its member relies on it for so long at most
 	Stmts    []Stmt
 }
 

@@ -50,7 +50,7 @@ func (n *session) KeepAlive(ctx context.Context) (driver.Grant, error) {
 	if bound {
 		script = append(script, st.first.with(n.id))
 	}
-	answer, err := n.run(ctx, Script{Name: "renew", Urgent: true, Stmts: script})
+	answer, err := n.run(ctx, Script{Name: "renew", Urgent: true, Lease: n.ttl, Stmts: script})
 	if err != nil {
 		return driver.Grant{}, err
 	}

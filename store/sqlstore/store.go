@@ -156,7 +156,7 @@ func (s *Store) insert(ctx context.Context, id, member string, ttl time.Duration
 		script = append(script, Stmt{SQL: check})
 	}
 	script = append(script, s.st.version.with(), s.st.open.with(id, member, ttl.Microseconds(), int64(SchemaVersion), bound))
-	answer, err := s.run(ctx, Script{Name: "open a session", Stmts: script})
+	answer, err := s.run(ctx, Script{Name: "open a session", Lease: ttl, Stmts: script})
 	if err != nil {
 		return err
 	}
