@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
 	"github.com/gotenure/tenure/driver"
@@ -107,9 +108,18 @@ func (s *Store) attend(ctx context.Context) {
 // Heard tells the store what a notification said. It does not block.
 func (s *Store) Heard(e Event) {
 	s.mu.Lock()
+	addressed := s.sessions[e.Session]
+	s.mu.Unlock()
+	if addressed != nil {
+		addressed.heard(e)
+		runtime.Gosched() // whom it wakes goes on at once; the others are many, and in no hurry
+	}
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.sessions {
-		n.heard(e)
+		if n != addressed {
+			n.heard(e)
+		}
 	}
 	if e.Kind != Asked {
 		for w := range s.watches[e.Election] {
