@@ -409,13 +409,16 @@ func (s *session) Release(ctx context.Context, election string, token uint64) er
 		}
 		token = uint64(own.CreateRevision)
 	}
+	then := []clientv3.Op{clientv3.OpDelete(n.key)}
 	s.mu.Lock()
 	if uint64(n.created) == token {
 		s.unwatchKey(n) // what it would tell is this
 	}
+	if _, asked := s.asked[election]; asked {
+		then = append(then, clientv3.OpDelete(s.store.layout.asked(s.member, s.id, election))) // what nobody has read yet goes with the lease
+	}
 	s.mu.Unlock()
-	_, err := s.store.txn(ctx, "release "+strconv.Quote(election), []clientv3.Cmp{term(n.key, token)},
-		[]clientv3.Op{clientv3.OpDelete(n.key), clientv3.OpDelete(s.store.layout.asked(s.member, s.id, election))}, nil)
+	_, err := s.store.txn(ctx, "release "+strconv.Quote(election), []clientv3.Cmp{term(n.key, token)}, then, nil)
 	if err != nil {
 		return err
 	}
