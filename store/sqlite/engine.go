@@ -115,21 +115,15 @@ func (e *engine) guard(d *database) {
 // retire closes a database whose file is not at the path any more, once everybody who had a session in it must have given up. Until then
 // other processes see by its open files that they have to wait: see settle.
 func (e *engine) retire(d *database) {
-	for closed := false; !closed; {
-		// Not as the file says it: who opens the new one may be writing to a log that the old one had.
-		remaining := d.leased()
-		if remaining <= 0 {
-			break
-		}
-		timer := time.NewTimer(remaining)
+	defer d.close(true)
+	// Not as the file says it: who opens the new one may be writing to a log that the old one had.
+	for remaining := d.leased(); remaining > 0; remaining = d.leased() {
 		select {
-		case <-timer.C:
+		case <-time.After(remaining):
 		case <-e.closed:
-			closed = true
+			return
 		}
-		timer.Stop()
 	}
-	d.close(true)
 }
 
 // Run implements sqlstore.Engine.

@@ -183,14 +183,21 @@ func TestReplacedUnderTheLeader(t *testing.T) {
 	}
 }
 
+// stoppedLeader returns a file that was replaced under a leader that is stopped.
+func stoppedLeader(t *testing.T, how string) (path string, p *process) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "tenure.db")
+	p = start(t, "leader", path, "3s")
+	p.expect("renewed")
+	p.signal(syscall.SIGSTOP)
+	replacements[how](t, path)
+	return path, p
+}
+
 // A leader that is stopped when the file is deleted may wake up and believe in its lease: nobody else leads until it is gone, and errors say who is waited for.
 func TestDeletedUnderAStoppedLeader(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "tenure.db")
-	p := start(t, "leader", path, "3s")
-	p.expect("renewed")
-	p.signal(syscall.SIGSTOP)
-	replacements["deleted"](t, path)
+	path, p := stoppedLeader(t, "deleted")
 	store := openFor(t, path)
 	_, err := store.Open(within(t, time.Second), "newcomer", time.Minute)
 	pid := strconv.Itoa(p.cmd.Process.Pid)
@@ -205,11 +212,7 @@ func TestDeletedUnderAStoppedLeader(t *testing.T) {
 // A leader that is stopped when a copy takes the file's place still uses the log that lies beside the copy now: nobody opens the two together.
 func TestCopiedUnderAStoppedLeader(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "tenure.db")
-	p := start(t, "leader", path, "3s")
-	p.expect("renewed")
-	p.signal(syscall.SIGSTOP)
-	replacements["replaced by a copy"](t, path)
+	path, p := stoppedLeader(t, "replaced by a copy")
 	_, err := sqlite.New(within(t, time.Second), path, sqlite.Options{})
 	pid := strconv.Itoa(p.cmd.Process.Pid)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), pid) || !strings.Contains(err.Error(), "stopped") {
