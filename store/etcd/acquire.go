@@ -23,7 +23,7 @@ type standing struct {
 	wait          *wait // after a refusal
 	calls         int   // under way
 	generation    uint64
-	endWatch      context.CancelFunc // of the watch of the key that is held; nil: there is none
+	endWatch      func() // ends the watch of the key that is held; nil: there is none
 
 	// Requests that add the key and whose callers may have given up. landed is closed when there is none.
 	flying int

@@ -174,7 +174,7 @@ const calm = 25 * time.Millisecond
 // unwatchKey ends the watch of a key. The mutex is held.
 func (s *session) unwatchKey(n *standing) {
 	if n.endWatch != nil {
-		time.AfterFunc(calm, n.endWatch)
+		n.endWatch()
 		n.endWatch = nil
 	}
 }
@@ -185,15 +185,9 @@ func (s *session) watchKey(n *standing, revision int64) {
 		return
 	}
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(s.ctx))
-	n.endWatch = cancel
 	created := n.created
-	go func() {
+	begin := time.AfterFunc(calm, func() {
 		defer cancel()
-		select {
-		case <-time.After(calm):
-		case <-ctx.Done():
-			return
-		}
 		for r := range s.store.client.Watch(ctx, n.key, clientv3.WithRev(revision+1)) {
 			harmed := r.Err() != nil
 			for _, e := range r.Events {
@@ -215,7 +209,14 @@ func (s *session) watchKey(n *standing, revision int64) {
 		if mine {
 			s.heard()
 		}
-	}()
+	})
+	n.endWatch = func() {
+		if begin.Stop() {
+			cancel() // a term as short as that is not watched
+			return
+		}
+		time.AfterFunc(calm, cancel)
+	}
 }
 
 // herald writes the key of a session that has come to lead as it is. That tells whoever is next, who watches it, that nobody else is before them. When it fails the
